@@ -1,0 +1,122 @@
+"""Every error that packer raises on purpose, and the exit status each one gives the command line.
+
+    PackerError                      1
+    ├── OptionError (ValueError)     2   an option that does not exist or does not fit
+    ├── InputError (ValueError)      1   the input folder is missing, empty, or laid out in two ways at once
+    ├── OutputError (OSError)        1   the output cannot be written: it exists, no space, no permission
+    └── DatasetError (ValueError)    1   a packed dataset cannot be trusted
+        ├── CorruptDatasetError          manifest, index or names are damaged or contradict each other
+        ├── TruncatedFileError           a file is shorter (or longer) than the manifest says
+        ├── DatasetChangedError          a file or the folder was replaced while the dataset was open
+        └── CorruptSampleError           the bytes of one sample are not those that were packed
+
+An interrupt ends the command line with status 130, a termination with 143 (see ``packer.cli``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+__all__ = [
+    "CorruptDatasetError",
+    "CorruptSampleError",
+    "DatasetChangedError",
+    "DatasetError",
+    "InputError",
+    "OptionError",
+    "OutputError",
+    "PackerError",
+    "TruncatedFileError",
+]
+
+
+class PackerError(Exception):
+    """Base of all errors raised on purpose; ``exit_status`` is the command line's exit status."""
+
+    exit_status: ClassVar[int] = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception raised in a DataLoader worker travels to the main process pickled. The default way calls
+        # the class with `args` alone, which fails for every class whose fields are required.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(kind: type[PackerError], args: tuple[Any, ...], fields: dict[str, Any]) -> PackerError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class OptionError(PackerError, ValueError):
+    """An option that does not exist, or that does not fit the others."""
+
+    exit_status = 2
+
+
+class InputError(PackerError, ValueError):
+    """The input folder cannot be packed as it is; nothing was written."""
+
+
+class OutputError(PackerError, OSError):
+    """The output cannot be written; nothing stands under its final name."""
+
+    def __str__(self) -> str:
+        # OSError prints two arguments as "[Errno ...]"; there is only ever one here, the whole message.
+        return str(self.args[0]) if self.args else ""
+
+
+class DatasetError(PackerError, ValueError):
+    """A packed dataset cannot be trusted."""
+
+
+class CorruptDatasetError(DatasetError):
+    """The manifest, the index or the names are damaged, or contradict each other."""
+
+
+class DatasetChangedError(DatasetError):
+    """A file of the dataset, or its folder, was replaced after the dataset was opened."""
+
+
+class TruncatedFileError(DatasetError):
+    """A file of the dataset has another size than the manifest says.
+
+    Attributes:
+        path: the file.
+        found: its size in bytes.
+        expected: the size in bytes that the manifest gives.
+    """
+
+    def __init__(self, path: Path, found: int, expected: int) -> None:
+        self.path = path
+        self.found = found
+        self.expected = expected
+        difference = f"{expected - found:,} bytes missing" if found < expected else f"{found - expected:,} bytes too many"
+        super().__init__(
+            f"{path}: {found:,} bytes found, {expected:,} expected by the manifest ({difference}). "
+            "The copy was probably interrupted: copy the file again, or pack again."
+        )
+
+
+class CorruptSampleError(DatasetError):
+    """The stored bytes of one sample are not those that were packed, or cannot be decoded.
+
+    Attributes:
+        index: number of the sample.
+        name: original relative path of the sample, bytes that are no UTF-8 as surrogates (``os.fsencode`` restores them).
+        path: the shard.
+        offset_bytes: where the sample begins in the shard.
+        problem: what was found.
+    """
+
+    def __init__(self, index: int, name: str, path: Path, offset_bytes: int, problem: str) -> None:
+        self.index = index
+        self.name = name
+        self.path = path
+        self.offset_bytes = offset_bytes
+        self.problem = problem
+        super().__init__(
+            f"sample {index} ({name!r}) in {path} at byte {offset_bytes:,}: {problem}. "
+            "Run `pack verify` to see what else is damaged; copy the dataset again, or pack again."
+        )
