@@ -1,0 +1,75 @@
+"""What a scan found, in columns: a few dozen bytes a file and no Python object for each.
+
+A list of a million paths takes 150 MB as Python strings, and the scan of ten million must fit a laptop.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from packer.model import Note, Skipped, Source
+
+__all__ = ["Listing"]
+
+
+@dataclass(slots=True)
+class Listing:
+    """Candidate files in the order of their path components, and what was found beside them.
+
+    Attributes:
+        classes: class names in the order of their labels; empty when there are no labels.
+        class_labels: the label of each class.
+        labels_from: ``"folder"``, ``"number"`` or ``"none"``.
+        refused: verdicts that the scan itself gave, by the index of the source.
+        ignored: files that are no candidates, counted by extension, or by a word in brackets.
+        notes: warnings about the input as a whole, each with the path it is about or ``None``.
+        total_bytes: sizes of all candidates together.
+    """
+
+    classes: list[bytes] = field(default_factory=list)
+    class_labels: list[int] = field(default_factory=list)
+    labels_from: str = "none"
+    refused: dict[int, Skipped] = field(default_factory=dict)
+    ignored: Counter[str] = field(default_factory=Counter)
+    notes: list[tuple[bytes | None, Note]] = field(default_factory=list)
+    total_bytes: int = 0
+    _names: bytearray = field(default_factory=bytearray)
+    _ends: array[int] = field(default_factory=lambda: array("Q"))
+    _sizes: array[int] = field(default_factory=lambda: array("Q"))
+    _mtimes: array[int] = field(default_factory=lambda: array("q"))
+    _labels: array[int] = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> Source:
+        if not 0 <= index < len(self._ends):
+            raise IndexError(index)
+        start = self._ends[index - 1] if index else 0
+        name = bytes(self._names[start : self._ends[index]])
+        return Source(index, name, self._sizes[index], self._mtimes[index], self._labels[index])
+
+    def __iter__(self) -> Iterator[Source]:
+        for index in range(len(self)):
+            yield self[index]
+
+    def append(self, name: bytes, size_bytes: int, mtime_ns: int, label: int) -> None:
+        """Add a candidate file."""
+        self._names += name
+        self._ends.append(len(self._names))
+        self._sizes.append(size_bytes)
+        self._mtimes.append(mtime_ns)
+        self._labels.append(label)
+        self.total_bytes += size_bytes
+
+    def refuse(self, name: bytes, label: int, code: str, detail: str) -> None:
+        """Add a candidate file that cannot even be looked at."""
+        self.refused[len(self)] = Skipped(code, detail)
+        self.append(name, 0, 0, label)
+
+    def sizes(self) -> array[int]:
+        """Sizes of the candidates in bytes, in order."""
+        return self._sizes

@@ -1,0 +1,334 @@
+"""Scan the input folder once: which files are candidates, in which order, under which label.
+
+Order: path components compared as bytes, one after the other (``dog/…`` before ``dog (copy)/…``, which comparing whole
+paths would turn round). The class order, and so every label, is then that of torchvision's ``ImageFolder``, whatever the
+file system, the locale and the order in which the files were made.
+
+At most one stat a file. Nothing is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from packer.errors import InputError
+from packer.listing import Listing
+from packer.model import NO_LABEL, TYPES, Note
+
+__all__ = ["LABEL_RULES", "SPLIT_NAMES", "is_packed_dataset", "scan"]
+
+LABEL_RULES = ("auto", "folder", "number", "none")
+
+SPLIT_NAMES = frozenset(
+    b"train training trainval val valid validation test testing dev eval evaluation".split()
+)  # fmt: skip
+
+# Formats that packer cannot keep, but that stand among pictures and would be missed: they get a row in the report.
+_CANDIDATES_TO_REFUSE = frozenset({"heic", "heif", "npz"})
+CANDIDATE_SUFFIXES = frozenset().union(*(kind.suffixes for kind in TYPES[1:])) | _CANDIDATES_TO_REFUSE
+_CANDIDATES = frozenset(suffix.encode() for suffix in CANDIDATE_SUFFIXES)
+
+# What systems leave behind. Names that begin with a dot are hidden everywhere and need no entry.
+_SYSTEM_NAMES = frozenset(
+    {b"__MACOSX", b"Thumbs.db", b"desktop.ini", b"@eaDir", b"$RECYCLE.BIN", b"System Volume Information", b"lost+found"}
+)
+
+_FILE, _FOLDER, _REFUSED = 0, 1, 2
+_TAIL = struct.Struct("<BQq")  # kind of entry, size, mtime in ns: behind the name and a zero byte
+_PROGRESS_EVERY = 256  # entries; a network folder may give a few hundred a second
+
+OnProgress = Callable[[int], None]
+_Identity = tuple[int, int]  # device and inode
+_Above = tuple[_Identity, ...]  # the folders on the way down
+
+
+def scan(
+    root: Path,
+    labels: str = "auto",
+    *,
+    leave_out: Iterable[Path] = (),
+    follow_links: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Listing:
+    """List the candidate files under a folder.
+
+    Args:
+        root: the input folder.
+        labels: one of ``LABEL_RULES``: class folders where there are any, always, their numbers as labels, or never.
+        leave_out: folders that are not looked into, such as an output inside the input.
+        follow_links: follow links that lead out of the input.
+        on_progress: called with the number of entries looked at so far, now and then.
+
+    Raises:
+        InputError: the folder does not exist, cannot be read, or is laid out so that labels would be a guess.
+    """
+    return _Scan(root, labels, leave_out, follow_links, on_progress).run()
+
+
+def is_packed_dataset(folder: Path) -> bool:
+    """Whether a folder is an output of packer."""
+    return all(Path(folder, name).is_file() for name in ("manifest.json", "index.npy", "names.bin"))
+
+
+class _Scan:
+    def __init__(
+        self, root: Path, labels: str, leave_out: Iterable[Path], follow_links: bool, on_progress: OnProgress | None
+    ) -> None:
+        self._root = os.fsencode(root)
+        self._shown = str(root)
+        self._rule = labels
+        self._follow_links = follow_links
+        self._on_progress = on_progress
+        self._listing = Listing()
+        self._leave_out = {_identity(os.fsencode(path)) for path in leave_out if path.exists()}
+        self._real_root = os.path.realpath(self._root)
+        self._linked_folders: set[_Identity] = set()
+        self._current_label = NO_LABEL
+        self._seen = 0
+
+    def run(self) -> Listing:
+        try:
+            info = os.stat(self._root)
+        except FileNotFoundError:
+            raise InputError(f"{self._shown}: no such folder") from None
+        except OSError as error:
+            raise InputError(f"{self._shown}: {error.strerror}") from error
+        if not stat.S_ISDIR(info.st_mode):
+            raise InputError(f"{self._shown}: a folder of image or .npy files is expected, this is a file")
+        if is_packed_dataset(Path(os.fsdecode(self._root))):
+            raise InputError(f"{self._shown}: is a packed dataset already (`pack info` shows it)")
+        try:
+            entries = [_unpack(record)[:2] for record in self._entries(b"")]
+        except OSError as error:
+            raise InputError(f"{self._shown}: {error.strerror}") from error
+        folders = [name for name, kind in entries if kind == _FOLDER]
+        loose = [name for name, kind in entries if kind != _FOLDER]
+        above = ((info.st_dev, info.st_ino),)
+        if self._has_class_folders(folders, loose, above):
+            self._scan_classes(folders, above)
+        else:
+            # Listed a second time: what was ignored must not be counted twice.
+            self._listing.ignored.clear()
+            self._walk(b"")
+        return self._listing
+
+    # Labels
+
+    def _has_class_folders(self, folders: list[bytes], loose: list[bytes], above: _Above) -> bool:
+        if self._rule == "none" or not folders:
+            if self._rule in ("folder", "number"):
+                raise InputError(f"{self._shown}: no class folders, so no labels. Use --labels none.")
+            return False
+        if self._rule == "auto" and SPLIT_NAMES.issuperset(name.lower() for name in folders):
+            # Labels 0 = test, 1 = train would be accepted by every training script and mean nothing.
+            commands = "".join(f"\n  pack {Path(self._shown, os.fsdecode(name))}" for name in folders)
+            raise InputError(
+                f"{self._shown}: its folders are splits ({_some(folders)}), not classes. Pack each by itself:{commands}\n"
+                "or, if they really are the classes, add --labels folder (or --labels none for no labels)."
+            )
+        if not loose:
+            return True
+        if not any(self._holds_candidates(name, above) for name in folders):
+            if self._rule == "auto":
+                return False
+            raise InputError(f"{self._shown}: no class folder holds a picture or array. Use --labels none.")
+        raise InputError(
+            f"{self._shown}: {len(loose):,} files ({_some(loose)}) lie beside class folders ({_some(folders)}), so their "
+            "labels would be a guess. Move them into a class folder, or pack all without labels: --labels none."
+        )
+
+    def _scan_classes(self, folders: list[bytes], above: _Above) -> None:
+        listing = self._listing
+        listing.classes = folders
+        listing.labels_from = "folder"
+        listing.class_labels = list(range(len(folders)))
+        numbers = [int(name) if name.isdigit() and len(name) <= 18 else None for name in folders]
+        if self._rule == "number":
+            wrong = [name for name, number in zip(folders, numbers, strict=True) if number is None]
+            if wrong:
+                raise InputError(f"{self._shown}: --labels number, but these class folders are no numbers: {_some(wrong)}")
+            if len(set(numbers)) < len(numbers):
+                raise InputError(f"{self._shown}: --labels number, but two class folders have the same number")
+            listing.labels_from = "number"
+            listing.class_labels = [number for number in numbers if number is not None]
+        elif None not in numbers and numbers != listing.class_labels:
+            shown = ", ".join(f"{os.fsdecode(name)}→{label}" for label, name in enumerate(folders[:12]))
+            detail = f"class folders are numbers, but sort as text (as ImageFolder does): {shown}" + (
+                ", …" if len(folders) > 12 else ""
+            )
+            listing.notes.append((None, Note("numeric_classes", f"{detail}. --labels number takes the number as the label.")))
+        for name, label in zip(folders, listing.class_labels, strict=True):
+            self._current_label = label
+            self._walk(name, above=above)
+
+    def _holds_candidates(self, name: bytes, above: _Above) -> bool:
+        probe = _Scan(Path(os.fsdecode(self._root)), "none", (), self._follow_links, None)
+        probe._leave_out = self._leave_out
+        probe._walk(name, above=above, stop_at_first=True)
+        return len(probe._listing) > 0
+
+    # The walk
+
+    def _walk(self, name: bytes, *, above: _Above = (), stop_at_first: bool = False) -> None:
+        """List a folder and all below it, in order. A stack and no recursion: a path may have 2,000 parts."""
+        listing = self._listing
+        opened = self._open_folder(name, above)
+        stack = [opened] if opened else []
+        while stack:
+            prefix, records, above = stack[-1]
+            record = next(records, None)
+            if record is None:
+                stack.pop()
+                continue
+            entry, kind, size, mtime_ns = _unpack(record)
+            path = prefix + entry
+            if kind == _FOLDER:
+                opened = self._open_folder(path, above)
+                if opened:
+                    stack.append(opened)
+            elif kind == _REFUSED:
+                self._look_again(path)
+            else:
+                listing.append(path, size, mtime_ns, self._current_label)
+            if stop_at_first and len(listing):
+                return
+
+    def _open_folder(self, name: bytes, above: _Above) -> tuple[bytes, Iterator[bytes], _Above] | None:
+        """List a folder, unless it is a link that leads back, leads out, or was followed before."""
+        path = os.path.join(self._root, name) if name else self._root
+        try:
+            here = _identity(path)
+            if here in above:
+                self._note_loop(name, "leads to a folder above it; not followed")
+                return None
+            if name and os.path.islink(path):
+                if not self._inside(path):
+                    self._refuse_outside(name, path)
+                    return None
+                if here in self._linked_folders:
+                    self._note_loop(name, "leads to a folder that another link leads to as well; followed once")
+                    return None
+                self._linked_folders.add(here)
+            records = self._entries(name)
+        except OSError as error:
+            self._listing.refuse(name, self._current_label, "unreadable", f"folder: {error.strerror}")
+            return None
+        return (name + b"/" if name else b""), iter(records), (*above, here)
+
+    def _note_loop(self, name: bytes, detail: str) -> None:
+        self._listing.notes.append((name, Note("symlink_loop", detail)))
+
+    def _entries(self, folder: bytes) -> list[bytes]:
+        """The entries of one folder in order, each packed into one bytes object: name, zero, kind, size, mtime.
+
+        A zero byte sorts before every byte of a longer name, so sorting the records sorts the names.
+        """
+        records: list[bytes] = []
+        ignored = self._listing.ignored
+        with os.scandir(os.path.join(self._root, folder) if folder else self._root) as entries:
+            for entry in entries:
+                name = entry.name
+                self._seen += 1
+                if self._on_progress and self._seen % _PROGRESS_EVERY == 0:
+                    self._on_progress(self._seen)
+                if name.startswith(b".") or name in _SYSTEM_NAMES:
+                    ignored["(hidden or system)"] += 1
+                    continue
+                try:
+                    if entry.is_dir():
+                        if self._is_left_out(entry.path):
+                            continue
+                        records.append(name + b"\0" + _TAIL.pack(_FOLDER, 0, 0))
+                        continue
+                    stem, dot, suffix = name.rpartition(b".")
+                    if not dot or not stem or suffix.lower() not in _CANDIDATES:
+                        ignored[_shown_suffix(suffix) if dot and suffix else "(no extension)"] += 1
+                        continue
+                    if entry.is_symlink():
+                        records.append(name + b"\0" + _TAIL.pack(_REFUSED, 0, 0))
+                        continue
+                    info = entry.stat(follow_symlinks=False)
+                    kind = _FILE if stat.S_ISREG(info.st_mode) else _REFUSED
+                    records.append(name + b"\0" + _TAIL.pack(kind, info.st_size, info.st_mtime_ns))
+                except OSError:
+                    records.append(name + b"\0" + _TAIL.pack(_REFUSED, 0, 0))
+        records.sort()
+        return records
+
+    def _is_left_out(self, path: bytes) -> bool:
+        """Whether a folder is the output, or an output of before: its index.npy is no sample, and it is no class."""
+        if self._leave_out and _identity(path) in self._leave_out:
+            return True
+        if is_packed_dataset(Path(os.fsdecode(path))):
+            self._listing.ignored["(packed dataset)"] += 1
+            return True
+        return False
+
+    def _look_again(self, name: bytes) -> None:
+        """A link, or something that is no regular file, or that could not be looked at: say precisely what."""
+        path = os.path.join(self._root, name)
+        try:
+            if os.path.islink(path):
+                info = os.stat(path)
+                if not self._inside(path):
+                    self._refuse_outside(name, path)
+                    return
+            else:
+                info = os.lstat(path)
+        except FileNotFoundError:
+            detail = f"a link to {_readlink(path)}, which does not exist" if os.path.islink(path) else "no longer there"
+            self._listing.refuse(name, self._current_label, "unreadable", detail)
+            return
+        except OSError as error:
+            self._listing.refuse(name, self._current_label, "unreadable", error.strerror or type(error).__name__)
+            return
+        if not stat.S_ISREG(info.st_mode):
+            self._listing.refuse(name, self._current_label, "unreadable", f"not a regular file but a {_kind(info.st_mode)}")
+            return
+        self._listing.append(name, info.st_size, info.st_mtime_ns, self._current_label)
+
+    def _inside(self, path: bytes) -> bool:
+        return self._follow_links or os.path.realpath(path).startswith(self._real_root.rstrip(b"/\\") + os.fsencode(os.sep))
+
+    def _refuse_outside(self, name: bytes, path: bytes) -> None:
+        detail = f"a link that leaves the input ({_readlink(path)}); --follow-links follows it"
+        self._listing.refuse(name, self._current_label, "unreadable", detail)
+
+
+def _unpack(record: bytes) -> tuple[bytes, int, int, int]:
+    kind, size, mtime_ns = _TAIL.unpack_from(record, len(record) - _TAIL.size)
+    return record[: -_TAIL.size - 1], kind, size, mtime_ns
+
+
+def _identity(path: bytes) -> tuple[int, int]:
+    info = os.stat(path)
+    return info.st_dev, info.st_ino
+
+
+def _readlink(path: bytes) -> str:
+    return os.fsdecode(os.readlink(path))
+
+
+def _kind(mode: int) -> str:
+    return {
+        stat.S_IFDIR: "folder",
+        stat.S_IFIFO: "FIFO",
+        stat.S_IFSOCK: "socket",
+        stat.S_IFBLK: "block device",
+        stat.S_IFCHR: "character device",
+    }.get(stat.S_IFMT(mode), "special file")
+
+
+def _shown_suffix(suffix: bytes) -> str:
+    text = suffix.decode("utf-8", "replace").lower()
+    # A name without an extension may still hold a dot ("v1.0 (final)"); a hundred such would fill the summary.
+    return f".{text}" if len(text) <= 8 and text.isalnum() else "(no extension)"
+
+
+def _some(names: list[bytes]) -> str:
+    shown = ", ".join(os.fsdecode(name) for name in names[:4])
+    return shown if len(names) <= 4 else f"{shown}, … {len(names) - 4:,} more"
