@@ -1,0 +1,99 @@
+"""Turn a source file into a verdict: kept with what it holds, or skipped with a code and a reason.
+
+Kept clean means that every pixel or element which the header promises came from the file, undamaged as far as its
+format can tell. ``check_source`` is a function of small picklable values; it runs in worker processes
+(``packer.checkers``), because decoders crash and hang on hostile bytes. Such a worker loads neither torch, lmdb nor h5py.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import xxhash
+
+from packer.check import jpeg, npy, pictures
+from packer.check.sniff import sniff
+from packer.check.verdict import Finding
+from packer.files import read_regular_file
+from packer.model import DEFAULT_MAX_PIXELS, TYPES_BY_NAME, Kept, Note, Skipped, Unfit, Verdict
+
+__all__ = ["CHECK_LEVELS", "CheckSettings", "check_bytes", "check_source"]
+
+CHECK_LEVELS = ("full", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """How files are checked.
+
+    Attributes:
+        level: ``"full"`` decodes every file, ``"none"`` looks at the first bytes only.
+        max_pixels: a picture with more is skipped, before a decoder sees it.
+        max_bytes: a file with more is skipped: what the container can hold as one value.
+    """
+
+    level: str = "full"
+    max_pixels: int = DEFAULT_MAX_PIXELS
+    max_bytes: int = 2**63
+
+
+def check_source(path: bytes, settings: CheckSettings) -> Verdict:
+    """Read a file and judge it.
+
+    Args:
+        path: the file; its extension is compared with its content.
+        settings: how it is checked.
+    """
+    try:
+        data = read_regular_file(path, settings.max_bytes)
+    except Unfit as unfit:
+        return Skipped(unfit.code, unfit.detail)
+    return check_bytes(data, path, settings)
+
+
+def check_bytes(data: bytes, path: bytes, settings: CheckSettings) -> Verdict:
+    """Judge the bytes of a file; ``path`` is only looked at for its extension."""
+    try:
+        finding = _look(data, settings)
+    except Unfit as unfit:
+        return Skipped(unfit.code, unfit.detail)
+    # Decoders raise SyntaxError, ValueError, struct.error, RecursionError, MemoryError and more on damaged files; the
+    # one that is not foreseen must cost its file, not the job.
+    except Exception as error:  # noqa: BLE001
+        return Skipped("corrupt", f"{type(error).__name__}: {_without_address(str(error))}")
+    return Kept(
+        type=finding.type,
+        size_bytes=len(data),
+        digest=xxhash.xxh3_64_intdigest(data),
+        mode=finding.mode,
+        width=finding.width,
+        height=finding.height,
+        frames=finding.frames,
+        orientation=finding.orientation,
+        header=finding.header,
+        warnings=(*_extension_mismatch(finding.type, path), *finding.warnings),
+    )
+
+
+def _look(data: bytes, settings: CheckSettings) -> Finding:
+    kind = sniff(data)
+    if kind == "npy":
+        return npy.check(data, count_nonfinite=settings.level == "full")
+    if settings.level == "none":
+        return Finding(kind)
+    if kind == "jpeg":
+        return jpeg.check(data, settings.max_pixels)
+    return pictures.check(data, kind, settings.max_pixels)
+
+
+def _extension_mismatch(kind: str, path: bytes) -> tuple[Note, ...]:
+    suffix = os.path.splitext(path)[1][1:].lower().decode("ascii", "replace")
+    if suffix in TYPES_BY_NAME[kind].suffixes:
+        return ()
+    return (Note("extension_mismatch", f"named .{suffix}, but the content is {kind}"),)
+
+
+def _without_address(text: str) -> str:
+    # Pillow's "cannot identify image file <_io.BytesIO object at 0x7f...>": an address would make reports differ.
+    return text.split(" <_io.")[0].split(" object at 0x")[0]

@@ -1,0 +1,143 @@
+"""Walk the markers of a JPEG file: what its headers say, and whether its scans can add up to the whole picture.
+
+Facts: ITU-T T.81, annex B (markers) and annex G (progressive scans). The walk is in Python but skips entropy-coded data
+by one regular expression, about 0.1 ms for 100 kB; nothing is decoded.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+
+from packer.model import Unfit
+
+__all__ = ["Markers", "walk"]
+
+# In entropy-coded data 0xff is followed by a zero byte; restart markers 0xd0 to 0xd7 belong to the data.
+_NEXT_MARKER = re.compile(rb"\xff+[^\x00\xd0-\xd7\xff]")
+_FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
+_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
+_MAX_SCANS = 1_000  # a sound progressive file has about ten; 119 kB of empty scans can cost a decoder seconds
+
+
+@dataclass(slots=True)
+class Markers:
+    """What the markers of one JPEG picture say.
+
+    Attributes:
+        width: pixels a row.
+        height: rows.
+        precision: bits a component.
+        components: number of colour components.
+        adobe_transform: colour transform of an Adobe segment, -1 where there is none.
+        exif: the first Exif segment behind its six-byte name, or ``None``.
+        mpf: the first multi-picture segment behind its four-byte name, or ``None``.
+        scans: number of scans.
+        end: where the picture ends (behind its end marker), or -1 where no end marker was found.
+    """
+
+    width: int = 0
+    height: int = 0
+    precision: int = 8
+    components: int = 0
+    progressive: bool = False
+    adobe_transform: int = -1
+    exif: bytes | None = None
+    mpf: bytes | None = None
+    scans: int = 0
+    end: int = -1
+    _bits_left: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def unfinished(self) -> int:
+        """Number of components with a coefficient that no scan brought to its last bit."""
+        return sum(any(bits) for bits in self._bits_left.values())
+
+
+def walk(data: bytes, *, whole: bool) -> Markers:
+    """Walk the markers from the start of the file.
+
+    Args:
+        data: the file.
+        whole: go on to the end marker; otherwise stop where all components of a sequential picture have had a scan.
+
+    Raises:
+        Unfit: ``truncated`` where the file ends inside a segment, ``corrupt`` where no picture is found, ``too_large``
+            where there are more scans than any encoder makes.
+    """
+    found = Markers()
+    position = 2
+    while True:
+        marker, position = _next_marker(data, position)
+        if marker == -1:
+            break
+        if marker in _ALONE:
+            continue
+        if marker == 0xD9:
+            found.end = position
+            break
+        if position + 2 > len(data):
+            raise Unfit("truncated", f"ends inside a segment at byte {position:,}")
+        length = int.from_bytes(data[position : position + 2], "big")
+        body = data[position + 2 : position + length]
+        if length < 2:
+            raise Unfit("corrupt", f"a segment of length {length} at byte {position:,}")
+        if len(body) < length - 2:
+            raise Unfit("truncated", f"a segment at byte {position:,} needs {length:,} bytes, {len(body) + 2:,} are left")
+        position += length
+        if marker in _FRAMES:
+            _frame(found, marker, body)
+        elif marker == 0xDA:
+            _scan(found, body)
+            if not (whole or found.progressive or found.unfinished):
+                break
+        elif marker == 0xE1 and found.exif is None and body.startswith(b"Exif\0\0"):
+            found.exif = body[6:]
+        elif marker == 0xE2 and found.mpf is None and body.startswith(b"MPF\0"):
+            found.mpf = body[4:]
+        elif marker == 0xEE and body.startswith(b"Adobe") and len(body) >= 12:
+            found.adobe_transform = body[11]
+    if not found.components:
+        raise Unfit("truncated" if found.end == -1 else "corrupt", "no frame header, so no picture")
+    if not found.scans:
+        raise Unfit("truncated" if found.end == -1 else "corrupt", "no scan, so no pixels")
+    return found
+
+
+def _next_marker(data: bytes, position: int) -> tuple[int, int]:
+    """The next marker at or after a position, and where it ends; -1 at the end of the file."""
+    match = _NEXT_MARKER.search(data, position)
+    if match is None:
+        return -1, len(data)
+    return data[match.end() - 1], match.end()
+
+
+def _frame(found: Markers, marker: int, body: bytes) -> None:
+    if len(body) < 6:
+        raise Unfit("corrupt", "the frame header is too short")
+    found.precision, found.height, found.width, found.components = struct.unpack_from(">BHHB", body)
+    found.progressive = marker in _PROGRESSIVE
+    identifiers = [body[6 + 3 * i] for i in range(found.components) if 6 + 3 * i < len(body)]
+    # Before its first scan every coefficient lacks all its bits; 14 is more than any point transform.
+    found._bits_left = {identifier: [14] * 64 for identifier in identifiers}
+
+
+def _scan(found: Markers, body: bytes) -> None:
+    found.scans += 1
+    if found.scans > _MAX_SCANS:
+        raise Unfit("too_large", f"more than {_MAX_SCANS:,} scans; decoding them would take minutes")
+    if not body or len(body) < 4 + 2 * body[0]:
+        raise Unfit("corrupt", "a scan header is too short")
+    count = body[0]
+    first, last, successive = body[1 + 2 * count : 4 + 2 * count]
+    low = successive & 15
+    if not found.progressive:
+        # Some encoders leave these three fields empty in sequential pictures, where they say nothing.
+        first, last, low = 0, 63, 0
+    for identifier in body[1 : 1 + 2 * count : 2]:
+        bits = found._bits_left.get(identifier)
+        if bits is not None:
+            for coefficient in range(first, min(last, 63) + 1):
+                bits[coefficient] = low

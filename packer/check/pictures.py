@@ -1,0 +1,115 @@
+"""Check pictures with Pillow: ``verify()``, then ``load()`` of every frame within a budget.
+
+Pillow is given only the one format that the content was sniffed as: its other plug-ins are not meant for strangers' files.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings as python_warnings
+
+from PIL import Image, ImageFile, UnidentifiedImageError
+
+from packer.check.exif import BrokenExifError, orientation
+from packer.check.verdict import Finding, require_pixels
+from packer.model import Note, Unfit
+
+__all__ = ["PILLOW_FORMATS", "check", "count_frames"]
+
+PILLOW_FORMATS = {
+    "jpeg": ("JPEG", "MPO"),
+    "png": ("PNG",),
+    "webp": ("WEBP",),
+    "gif": ("GIF",),
+    "bmp": ("BMP",),
+    "tiff": ("TIFF",),
+    "avif": ("AVIF",),
+}
+"""Pillow's names of the formats, by type."""
+
+# What Pillow's decoders say of files that end too early; anything else is called corrupt.
+_ENDS_EARLY = re.compile(r"truncated|unexpected end|not enough|buffer overrun|broken data stream|end of (file|data)", re.I)
+_TOO_MUCH_TEXT = re.compile(r"(text|iCCP|zTXt|iTXt|Decompressed).*(large|limit|MAX_TEXT)", re.I)
+
+
+def check(data: bytes, kind: str, max_pixels: int) -> Finding:
+    """Check a whole file.
+
+    Raises:
+        Unfit: ``truncated``, ``corrupt``, ``too_large``, ``unsupported_format``.
+    """
+    notes: list[Note] = []
+    try:
+        with _open(data, kind) as picture:
+            require_pixels(picture.width, picture.height, max_pixels)
+            mode, width, height = picture.mode, picture.width, picture.height
+            picture.verify()
+        with _open(data, kind) as picture:
+            picture.load()
+            frames = _visit_frames(picture, max_pixels)
+            turned = _orientation(picture, notes)
+    except Unfit:
+        raise
+    # Pillow raises OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error and others on damaged files.
+    except Exception as error:
+        raise _unfit(error, kind) from error
+    if frames > 1:
+        notes.append(Note("multi_frame", f"{frames} pictures, the first is read"))
+    return Finding(kind, mode, width, height, frames, turned, warnings=tuple(notes))
+
+
+def count_frames(data: bytes, kind: str) -> int:
+    """Number of pictures in a file; 1 where its index of pictures is broken."""
+    try:
+        with _open(data, kind) as picture:
+            return int(getattr(picture, "n_frames", 1))
+    except Exception:  # noqa: BLE001 - the index is no part of the first picture, which was decoded
+        return 1
+
+
+def _open(data: bytes, kind: str) -> ImageFile.ImageFile:
+    # The limit is ours (`require_pixels`), and is looked at before anything is decoded.
+    Image.MAX_IMAGE_PIXELS = None
+    with python_warnings.catch_warnings():
+        python_warnings.simplefilter("ignore")
+        return Image.open(io.BytesIO(data), formats=PILLOW_FORMATS[kind])
+
+
+def _visit_frames(picture: ImageFile.ImageFile, max_pixels: int) -> int:
+    """Decode the frames after the first, to at most ``max_pixels`` in all; damage there shows nowhere else."""
+    frames = int(getattr(picture, "n_frames", 1))
+    spent = picture.width * picture.height
+    for frame in range(1, frames):
+        picture.seek(frame)
+        spent += picture.width * picture.height
+        if spent > max_pixels:
+            break
+        picture.load()
+    picture.seek(0)
+    return frames
+
+
+def _orientation(picture: ImageFile.ImageFile, notes: list[Note]) -> int:
+    block = picture.info.get("exif")
+    if isinstance(block, bytes) and block:
+        try:
+            return orientation(block.removeprefix(b"Exif\0\0"))
+        except BrokenExifError as error:
+            notes.append(Note("bad_metadata", str(error)))
+            return 1
+    if picture.format == "TIFF":
+        value = picture.getexif().get(0x0112, 1)
+        return value if isinstance(value, int) and 1 <= value <= 8 else 1
+    return 1
+
+
+def _unfit(error: Exception, kind: str) -> Unfit:
+    if isinstance(error, UnidentifiedImageError):
+        return Unfit("corrupt", f"its first bytes are those of {kind}, but the decoder cannot read the headers behind them")
+    message = f"{type(error).__name__}: {error}"
+    if _TOO_MUCH_TEXT.search(message):
+        return Unfit("too_large", f"the decoder says: {message}")
+    if _ENDS_EARLY.search(message):
+        return Unfit("truncated", f"the decoder says: {message}")
+    return Unfit("corrupt", f"the decoder says: {message}")
