@@ -1,0 +1,189 @@
+"""Read payloads by their place: a range of bytes in a file. One reader for all containers; it needs none of their libraries.
+
+There is no environment to reopen after a fork, no lock, no table of readers, nothing that cannot be pickled. Reading is
+``os.preadv``: it needs no open position, so threads and forked processes can share a descriptor, and a file that shrank or
+a server that went away is an exception (of a mapped file it would be a bus error).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap as _mmap
+import os
+import stat
+import threading
+from pathlib import Path
+
+from packer.errors import CorruptDatasetError, DatasetChangedError, TruncatedFileError
+from packer.files import OPEN_FLAGS, FileIdentity, identify
+from packer.manifest import ShardEntry
+
+__all__ = ["ExtentReader"]
+
+_MAX_OPEN = 64  # files; a dataset may have thousands of shards, and `ulimit -n` may be 128
+_HAS_PREAD = hasattr(os, "preadv")
+_HAS_DIR_FD = os.open in os.supports_dir_fd
+_FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+
+class ExtentReader:
+    """Reads ranges of bytes from the shards of one dataset.
+
+    A shard is opened when it is first read, through the folder as it was when the reader was made: what was replaced
+    meanwhile is noticed, not mixed in.
+
+    Args:
+        folder: the dataset.
+        shards: its shards, from the manifest.
+        mmap: map the shards instead of reading them. Faster for arrays; but a file that is truncated while it is mapped ends
+            the process with a bus error, which nothing can catch.
+
+    Raises:
+        TruncatedFileError: a shard has another size than the manifest says.
+        CorruptDatasetError: a shard is missing or is no regular file.
+    """
+
+    def __init__(self, folder: Path, shards: tuple[ShardEntry, ...], *, mmap: bool = False) -> None:
+        self.folder = folder
+        self._shards = shards
+        self._mmap = mmap
+        self._files: dict[int, _OpenFile] = {}
+        self.folder_identity = identify(os.stat(folder))
+        self.identities = tuple(_identify_shard(Path(folder, shard.file), shard.size_bytes) for shard in shards)
+
+    def read(self, shard: int, offset: int, size: int) -> bytes:
+        """A private copy of a range of bytes.
+
+        Raises:
+            CorruptDatasetError: the range is not inside the shard.
+            DatasetChangedError: the shard or the folder was replaced since the reader was made.
+            TruncatedFileError: the shard became shorter since it was opened.
+            OSError: the file system cannot read it.
+        """
+        file = self._file(shard, offset, size)
+        if not size:
+            return b""
+        data = file.read(offset, size)
+        if len(data) == size:
+            return data
+        whole = bytearray(size)
+        self._read_all(file, shard, offset, memoryview(whole))
+        return bytes(whole)
+
+    def read_into(self, shard: int, offset: int, buffer: memoryview) -> None:
+        """Fill a writable buffer from a shard; raises as ``read`` does."""
+        if len(buffer):
+            self._read_all(self._file(shard, offset, len(buffer)), shard, offset, buffer)
+
+    def path(self, shard: int) -> Path:
+        """The file of a shard, for messages."""
+        return Path(self.folder, self._shards[shard].file) if 0 <= shard < len(self._shards) else self.folder
+
+    def _read_all(self, file: _OpenFile, shard: int, offset: int, buffer: memoryview) -> None:
+        done = 0
+        while done < len(buffer):  # the kernel gives at most 2 GiB at once, a network file system sometimes less
+            count = file.read_into(offset + done, buffer[done:])
+            if not count:
+                raise TruncatedFileError(self.path(shard), offset + done, self._shards[shard].size_bytes)
+            done += count
+
+    def _file(self, shard: int, offset: int, size: int) -> _OpenFile:
+        """The open file for a range. The caller's reference keeps it open, whoever drops it from the list meanwhile."""
+        if not 0 <= shard < len(self._shards) or offset + size > self._shards[shard].size_bytes:
+            raise CorruptDatasetError(f"{self.path(shard)}: bytes {offset:,} to {offset + size:,} are not inside the container")
+        file = self._files.get(shard)
+        if file is None:
+            file = self._files[shard] = self._open(shard)
+            # No lock, since a thread could hold it at the moment of a fork. Single steps of a dict are atomic.
+            while len(self._files) > _MAX_OPEN:
+                with contextlib.suppress(RuntimeError, StopIteration):
+                    self._files.pop(next(iter(self._files)), None)
+        return file
+
+    def _open(self, shard: int) -> _OpenFile:
+        name = self._shards[shard].file
+        path = Path(self.folder, name)
+        try:
+            if _HAS_DIR_FD:
+                folder = os.open(self.folder, _FOLDER_FLAGS)
+                try:
+                    same_folder = identify(os.fstat(folder)) == self.folder_identity
+                    descriptor = os.open(name, OPEN_FLAGS | _NO_LINK, dir_fd=folder) if same_folder else -1
+                finally:
+                    os.close(folder)
+            else:
+                same_folder = identify(os.stat(self.folder)) == self.folder_identity
+                descriptor = os.open(path, OPEN_FLAGS) if same_folder else -1
+        except FileNotFoundError:
+            raise DatasetChangedError(f"{path}: removed since the dataset was opened. Open it again.") from None
+        if not same_folder:
+            raise DatasetChangedError(f"{self.folder}: replaced since the dataset was opened. Open it again.")
+        try:
+            if identify(os.fstat(descriptor)) != self.identities[shard]:
+                raise DatasetChangedError(f"{path}: replaced or changed since the dataset was opened. Open it again.")
+            return _MappedFile(descriptor) if self._mmap else _OpenFile(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+
+def _identify_shard(path: Path, expected: int) -> FileIdentity:
+    try:
+        info = os.lstat(path)
+    except FileNotFoundError:
+        raise CorruptDatasetError(f"{path}: missing. Copy the dataset again, or pack again.") from None
+    if not stat.S_ISREG(info.st_mode):
+        raise CorruptDatasetError(f"{path}: no regular file")
+    if info.st_size != expected:
+        raise TruncatedFileError(path, info.st_size, expected)
+    return identify(info)
+
+
+class _OpenFile:
+    """A descriptor that lives as long as somebody reads from it."""
+
+    # Closing on eviction instead gave another file's bytes in 121 reads of a 4 s test with threads: the number of the
+    # closed descriptor had been given to the next file that was opened.
+    __slots__ = ("_descriptor", "_lock")
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = None if _HAS_PREAD else threading.Lock()  # where there is no preadv there is no fork either
+
+    def read(self, offset: int, size: int) -> bytes:
+        if self._lock is None:
+            return os.pread(self._descriptor, size, offset)
+        with self._lock:
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
+            return os.read(self._descriptor, size)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        if self._lock is None:
+            return os.preadv(self._descriptor, [buffer], offset)
+        data = self.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def __del__(self, close: object = os.close) -> None:
+        # The name `os` may be gone while the interpreter ends.
+        if callable(close) and hasattr(self, "_descriptor"):
+            close(self._descriptor)
+
+
+class _MappedFile(_OpenFile):
+    """A mapped file; the map keeps it open."""
+
+    __slots__ = ("_map",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._map = _mmap.mmap(descriptor, 0, access=_mmap.ACCESS_READ)
+        os.close(descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self._map[offset : offset + size]
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        with memoryview(self._map) as whole:
+            buffer[:] = whole[offset : offset + len(buffer)]
+        return len(buffer)

@@ -1,0 +1,260 @@
+"""The manifest: what a packed dataset is. It is written last; a folder without it is no dataset.
+
+Layout, version 1
+=================
+``manifest.json`` is one JSON object in ASCII, at most 64 MiB:
+
+=================  =======================================================================================================
+key                value
+=================  =======================================================================================================
+layout             1, the version of this layout
+format             name of the container format
+samples            number of samples, at least 1
+classes            class names in the order of their labels; bytes that are no UTF-8 as surrogates (``\\udc80`` and up)
+labels             ``"folder"``: a label is the class's place in ``classes``; ``"number"``: it is the class's name read as a
+                   number; ``"none"``: there are no labels
+fields             one object a field: ``name``, and ``header``: base64 of the bytes that every payload of the field begins
+                   with and that are kept here once and not in the container (usually empty)
+shards             one object a file of the container: ``file`` (a plain name), ``bytes``, ``samples``, ``digest``
+files              the same without ``samples`` for ``index.npy``, ``names.bin`` and ``report.jsonl``, by name
+options            the options that shaped the output
+versions           versions of the file formats inside
+content_digest     the same for the same samples in any container: see ``content_digest``
+digest             xxh3-128 of this object without this key, as compact JSON with sorted keys
+=================  =======================================================================================================
+
+All digests but those of single payloads are xxh3-128, as 32 hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from packer.errors import CorruptDatasetError, DatasetError
+from packer.files import read_regular_file
+from packer.index import INDEX_FILE, NAMES_FILE, Index
+from packer.model import Unfit
+
+__all__ = [
+    "LAYOUT_VERSION",
+    "MANIFEST_FILE",
+    "REPORT_FILE",
+    "FileEntry",
+    "Manifest",
+    "ShardEntry",
+    "content_digest",
+    "load_manifest",
+]
+
+LAYOUT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+REPORT_FILE = "report.jsonl"
+_MAX_BYTES = 64 << 20
+_MAX_SAMPLES = 2**40
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file beside the container: size in bytes, xxh3-128."""
+
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEntry:
+    """A file of the container.
+
+    Attributes:
+        file: plain name in the dataset's folder.
+        size_bytes: its exact size.
+        samples: number of samples that begin in it.
+        digest: xxh3-128 of the whole file.
+    """
+
+    file: str
+    size_bytes: int
+    samples: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A packed dataset in one value; see the module for the meaning of the fields."""
+
+    format: str
+    samples: int
+    classes: tuple[str, ...]
+    labels: str
+    header: bytes
+    shards: tuple[ShardEntry, ...]
+    files: dict[str, FileEntry]
+    options: dict[str, Any]
+    versions: dict[str, str]
+    content_digest: str
+    digest: str = field(default="", compare=False)
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """Label of each class by name."""
+        if self.labels == "number":
+            return {name: int(name) for name in self.classes}
+        return {name: label for label, name in enumerate(self.classes)}
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all shards together."""
+        return sum(shard.size_bytes for shard in self.shards)
+
+    def to_json(self) -> bytes:
+        """The file's bytes."""
+        content = {
+            "layout": LAYOUT_VERSION,
+            "format": self.format,
+            "samples": self.samples,
+            "classes": list(self.classes),
+            "labels": self.labels,
+            "fields": [{"name": "data", "header": base64.b64encode(self.header).decode()}],
+            "shards": [{"file": s.file, "bytes": s.size_bytes, "samples": s.samples, "digest": s.digest} for s in self.shards],
+            "files": {name: {"bytes": f.size_bytes, "digest": f.digest} for name, f in self.files.items()},
+            "options": self.options,
+            "versions": self.versions,
+            "content_digest": self.content_digest,
+        }
+        return json.dumps({**content, "digest": _self_digest(content)}, indent=1).encode() + b"\n"
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a dataset. Every number is bounded; nothing else is opened.
+
+    Raises:
+        DatasetError: the folder is no packed dataset.
+        CorruptDatasetError: the manifest is damaged, or of a later layout.
+    """
+    path = Path(folder, MANIFEST_FILE)
+    try:
+        data = read_regular_file(bytes(str(path), "utf-8", "surrogateescape"), _MAX_BYTES)
+    except Unfit as unfit:
+        if not folder.exists():
+            raise DatasetError(f"{folder}: no such dataset") from None
+        if not folder.is_dir():
+            raise DatasetError(f"{folder}: a packed dataset is a folder, this is a file") from None
+        if not path.exists():
+            raise DatasetError(f"{folder}: no packed dataset, it has no {MANIFEST_FILE}") from None
+        raise CorruptDatasetError(f"{path}: {unfit.detail}") from None
+    try:
+        content = json.loads(data)
+        return _from_json(content)
+    except _ManifestError as problem:
+        raise CorruptDatasetError(f"{path}: {problem}. Copy the dataset again, or pack again.") from None
+    # json raises ValueError and RecursionError, the look-ups below KeyError and TypeError: all mean the same here.
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        detail = f"is no manifest ({type(error).__name__}: {error})"
+        raise CorruptDatasetError(f"{path}: {detail}. Copy the dataset again, or pack again.") from None
+
+
+class _ManifestError(Exception):
+    pass
+
+
+def _from_json(content: dict[str, Any]) -> Manifest:
+    layout = content["layout"]
+    if layout != LAYOUT_VERSION:
+        raise _ManifestError(
+            f"layout version {layout!r}, this packer reads version {LAYOUT_VERSION}; a newer packer may read it"
+        )
+    digest = content.pop("digest")
+    if digest != _self_digest(content):
+        raise _ManifestError("its contents are not those that were written (the digest differs)")
+    classes = tuple(_text(name) for name in content["classes"])
+    labels = content["labels"]
+    if labels not in ("folder", "number", "none") or len(set(classes)) < len(classes):
+        raise _ManifestError(f"labels {labels!r} with {len(classes)} classes make no sense")
+    if labels == "number" and not all(name.isascii() and name.isdigit() and len(name) <= 18 for name in classes):
+        raise _ManifestError("labels are numbers, but a class name is none")
+    (only_field,) = content["fields"]
+    if only_field["name"] != "data":
+        raise _ManifestError(f"a field {only_field['name']!r}, this packer reads one named 'data'")
+    try:
+        header = base64.b64decode(only_field["header"], validate=True)
+    except binascii.Error:
+        raise _ManifestError("the shared header is no base64") from None
+    shards = tuple(
+        ShardEntry(_plain_name(s["file"]), _count(s["bytes"], 2**62), _count(s["samples"]), _text(s["digest"]))
+        for s in content["shards"]
+    )
+    files = {
+        _plain_name(name): FileEntry(_count(f["bytes"], 2**62), _text(f["digest"])) for name, f in content["files"].items()
+    }
+    samples = _count(content["samples"])
+    if samples < 1 or sum(shard.samples for shard in shards) != samples:
+        raise _ManifestError(f"{samples:,} samples, but the shards have {sum(shard.samples for shard in shards):,}")
+    if set(files) != {INDEX_FILE, NAMES_FILE, REPORT_FILE}:
+        raise _ManifestError(f"files {sorted(files)}, expected {INDEX_FILE}, {NAMES_FILE} and {REPORT_FILE}")
+    named = [shard.file for shard in shards]
+    if len(set(named)) < len(named) or not set(named).isdisjoint({*files, MANIFEST_FILE}):
+        raise _ManifestError("two files with the same name")
+    if not isinstance(content["options"], dict) or not isinstance(content["versions"], dict):
+        raise _ManifestError("options and versions must be objects")
+    return Manifest(
+        format=_text(content["format"]),
+        samples=samples,
+        classes=classes,
+        labels=labels,
+        header=header,
+        shards=shards,
+        files=files,
+        options=content["options"],
+        versions=content["versions"],
+        content_digest=_text(content["content_digest"]),
+        digest=digest,
+    )
+
+
+def _self_digest(content: dict[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _count(value: object, limit: int = _MAX_SAMPLES) -> int:
+    if type(value) is not int or not 0 <= value <= limit:
+        raise _ManifestError(f"{value!r} is no count up to {limit:,}")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _ManifestError(f"{value!r} is no text")
+    return value
+
+
+def _plain_name(value: object) -> str:
+    name = _text(value)
+    # A stranger's manifest must not make the reader open a file outside the dataset's folder.
+    if not name or name in (".", "..") or any(character in name for character in "/\\:\0"):
+        raise _ManifestError(f"{name!r} is no plain file name")
+    return name
+
+
+def content_digest(index: Index, classes: tuple[str, ...]) -> str:
+    """xxh3-128 over what the samples are, whatever container they lie in.
+
+    Hashed in this order: the class names as compact JSON; the names, end to end; then block by block of 1,048,576 samples
+    the columns ``name_end``, ``label`` and ``digest`` of the index, little-endian.
+    """
+    digest = xxhash.xxh3_128(json.dumps(list(classes), separators=(",", ":")).encode())
+    digest.update(index.name_bytes)
+    records = index.records
+    for start in range(0, len(records), _BLOCK):
+        block = records[start : start + _BLOCK]
+        for column in (block["name_end"], block["label"], block["data"]["digest"]):
+            digest.update(np.ascontiguousarray(column).data)
+    return digest.hexdigest()

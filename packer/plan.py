@@ -1,0 +1,55 @@
+"""What is known before the first byte is written: how large the container can get, and which sample goes to which shard.
+
+Both depend on the input and the options alone, never on the number of workers or on time, so the same input gives the same
+shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["DEFAULT_SHARD_BYTES", "ShardLimits", "WritePlan"]
+
+DEFAULT_SHARD_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLimits:
+    """When a shard is full.
+
+    Attributes:
+        size_bytes: the size that a shard does not exceed, unless one sample alone does.
+        samples: the number of samples that it does not exceed; 0 for no limit.
+    """
+
+    size_bytes: int = DEFAULT_SHARD_BYTES
+    samples: int = 0
+
+    def is_full(self, size_bytes: int, samples: int, next_bytes: int) -> bool:
+        """Whether a shard of so many bytes and samples must be closed before another ``next_bytes`` are added."""
+        if not samples:
+            return False
+        return size_bytes + next_bytes > self.size_bytes or 0 < self.samples <= samples
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """What a writer knows before the first payload.
+
+    Attributes:
+        folder: where the files of the container are made.
+        sizes: sizes in bytes of all candidates, as the scan saw them; those that are skipped later included.
+        classes: class names, raw bytes.
+        class_labels: the label of each class.
+        limits: when a shard is full, where the format has shards.
+        shard_done: called with the path of each file that is complete and will not change; it is synced there.
+    """
+
+    folder: Path
+    sizes: Iterable[int]
+    classes: list[bytes]
+    class_labels: list[int]
+    limits: ShardLimits
+    shard_done: Callable[[Path], None]

@@ -1,0 +1,133 @@
+"""A packed dataset on the disk, opened: manifest, index, names and payloads. Everything that reads one goes through here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from packer.errors import (
+    CorruptDatasetError,
+    CorruptSampleError,
+    DatasetChangedError,
+    DatasetError,
+    TruncatedFileError,
+)
+from packer.extents import ExtentReader
+from packer.files import FileIdentity, file_digest, identify
+from packer.index import INDEX_FILE, NAMES_FILE, Index, Record
+from packer.manifest import Manifest, load_manifest
+from packer.model import display_name
+
+__all__ = ["Store", "payload_digest"]
+
+
+class Store:
+    """Opens a packed dataset and gives its payloads.
+
+    Opening reads the manifest, digests index and names (10 GB/s), and compares the size of every file; no payload is read and
+    nothing stays open. A copy that arrives pickled in another process compares the files' identities instead.
+
+    Args:
+        path: the dataset's folder.
+        mmap: map the shards instead of reading them, see ``packer.extents.ExtentReader``.
+        verify: compare each payload with its digest.
+
+    Raises:
+        DatasetError: the folder is no packed dataset, or not the one that was packed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, mmap: bool = False, verify: bool = True) -> None:
+        self.path = Path(os.path.abspath(path))
+        self.mmap = mmap
+        self.verify = verify
+        self._open()
+        for name in (INDEX_FILE, NAMES_FILE):
+            entry = self.manifest.files[name]
+            if file_digest(Path(self.path, name)) != entry.digest:
+                raise CorruptDatasetError(
+                    f"{self.path / name}: its contents are not those that were packed (the digest differs). "
+                    "Copy the dataset again, or pack again."
+                )
+
+    def _open(self) -> None:
+        self.manifest: Manifest = load_manifest(self.path)
+        self.extents = ExtentReader(self.path, self.manifest.shards, mmap=self.mmap)
+        identities = [self.extents.folder_identity, *self.extents.identities]
+        for name, entry in self.manifest.files.items():
+            identities.append(_identify(Path(self.path, name), entry.size_bytes))
+        # One number for all, so that a dataset of 10,000 shards pickles as small as one of a single file.
+        self._fingerprint = xxhash.xxh3_128_hexdigest(repr((self.manifest.digest, identities)).encode())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "mmap": self.mmap, "verify": self.verify, "fingerprint": self._fingerprint}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path, self.mmap, self.verify = state["path"], state["mmap"], state["verify"]
+        self._open()
+        if self._fingerprint != state["fingerprint"]:
+            raise DatasetChangedError(f"{self.path}: replaced or changed since the dataset was opened. Open it again.")
+
+    def __len__(self) -> int:
+        return self.manifest.samples
+
+    @cached_property
+    def index(self) -> Index:
+        """Index and names, mapped on first use: right after opening, nothing of the dataset is open."""
+        return Index(self.path, self.manifest.samples)
+
+    def name(self, index: int) -> str:
+        """The original relative path of a sample, as text."""
+        return display_name(self.index.name(index))
+
+    def payload(self, index: int, record: Record) -> bytes:
+        """The bytes of the original file of a sample, a private copy.
+
+        Raises:
+            CorruptSampleError: they cannot be read, or are not those that were packed.
+            DatasetChangedError: the shard or the folder was replaced since the dataset was opened.
+        """
+        try:
+            body = self.extents.read(record.shard, record.offset, record.size)
+        except DatasetChangedError:
+            raise
+        except TruncatedFileError as error:
+            problem = f"the file has {error.found:,} bytes, {error.expected:,} are expected"
+            raise self.corrupt(index, record, problem) from error
+        except (OSError, DatasetError) as error:
+            raise self.corrupt(index, record, f"cannot be read: {error}") from error
+        if self.verify and payload_digest(self.manifest.header, body) != record.digest:
+            raise self.corrupt(index, record, "its bytes are not those that were packed (the digest differs)")
+        return self.manifest.header + body if self.manifest.header else body
+
+    def corrupt(self, index: int, record: Record, problem: str) -> CorruptSampleError:
+        """The error that names a sample and where it lies."""
+        return CorruptSampleError(index, self.name(index), self.extents.path(record.shard), record.offset, problem)
+
+    def records(self) -> Iterator[tuple[int, Record]]:
+        """All records with their numbers, in order."""
+        for index in range(len(self)):
+            yield index, self.index[index]
+
+
+def payload_digest(header: bytes, body: bytes | memoryview) -> int:
+    """xxh3-64 of a file's bytes, of which the first may be kept once for all files."""
+    if not header:
+        return xxhash.xxh3_64_intdigest(body)
+    digest = xxhash.xxh3_64(header)
+    digest.update(body)
+    return digest.intdigest()
+
+
+def _identify(path: Path, expected: int) -> FileIdentity:
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        raise CorruptDatasetError(f"{path}: {error.strerror}. Copy the dataset again, or pack again.") from error
+    if info.st_size != expected:
+        raise TruncatedFileError(path, info.st_size, expected)
+    return identify(info)

@@ -1,0 +1,93 @@
+"""Hold a packed dataset against its own digests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packer.errors import DatasetError
+from packer.extents import ExtentReader
+from packer.files import file_digest
+from packer.index import Index
+from packer.manifest import MANIFEST_FILE, Manifest
+from packer.model import display_name
+from packer.store import Store, payload_digest
+
+__all__ = ["Finding", "payload_findings", "verify_dataset"]
+
+OnProgress = Callable[[int, int], None]
+_PROGRESS_EVERY = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it was packed.
+
+    Attributes:
+        file: name of the file inside the dataset, or its path where the dataset cannot be opened.
+        problem: what was found.
+        index: number of the sample, where it is about one.
+        name: original relative path of that sample.
+    """
+
+    file: str
+    problem: str
+    index: int | None = None
+    name: str | None = None
+
+
+def verify_dataset(path: str | os.PathLike[str], on_progress: OnProgress | None = None) -> Iterator[Finding]:
+    """Compare every file and every payload of a dataset with the digests that were taken when it was packed.
+
+    Payloads are read as a training run reads them; then each file of the container as a whole, which also covers what lies
+    between the payloads.
+
+    Args:
+        path: the dataset's folder.
+        on_progress: called with samples done and samples in all, now and then.
+    """
+    try:
+        store = Store(path)
+        index = store.index
+    except DatasetError as error:
+        yield Finding(str(path), str(error))
+        return
+    manifest = store.manifest
+    yield from payload_findings(manifest, index, store.extents, on_progress)
+    for name, digest in _digests(manifest):
+        try:
+            if file_digest(Path(store.path, name)) != digest:
+                yield Finding(name, "its bytes are not those that were packed (the digest differs)")
+        except OSError as error:
+            yield Finding(name, f"cannot be read: {error.strerror}")
+    expected = {MANIFEST_FILE, *manifest.files, *(shard.file for shard in manifest.shards)}
+    for name in sorted(os.listdir(store.path)):
+        if name not in expected:
+            yield Finding(name, "does not belong to the dataset")
+
+
+def payload_findings(
+    manifest: Manifest, index: Index, extents: ExtentReader, on_progress: OnProgress | None = None
+) -> Iterator[Finding]:
+    """Read every payload through its extent and compare its digest; one finding for each that differs."""
+    for i in range(len(index)):
+        record = index[i]
+        try:
+            body = extents.read(record.shard, record.offset, record.size)
+            same = payload_digest(manifest.header, body) == record.digest
+            problem = "" if same else "its bytes are not those that were packed (the digest differs)"
+        except (OSError, DatasetError) as error:
+            problem = str(error)
+        if problem:
+            yield Finding(extents.path(record.shard).name, problem, i, display_name(index.name(i)))
+        if on_progress and (i + 1) % _PROGRESS_EVERY == 0:
+            on_progress(i + 1, len(index))
+
+
+def _digests(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    for name, entry in manifest.files.items():
+        yield name, entry.digest
+    for shard in manifest.shards:
+        yield shard.file, shard.digest
