@@ -1,0 +1,125 @@
+"""LMDB: ``lmdb.open("images.lmdb", readonly=True, lock=False)`` reads it.
+
+Layout
+======
+``data.mdb`` in the file format of LMDB 0.9 (which 1.0 does not read). One entry a sample in the main database: the key is the
+sample's number with leading zeros and the extension of its type, ``000000012.jpg``; the value is the file's bytes. Nothing
+but samples is stored, so the number of entries is the number of samples.
+
+Where a value lies: a page begins with its own number, eight bytes, in the file's byte order. A value's address in the map,
+rounded down to the page size, is the page it begins in, and page number times page size plus the rest is its offset in
+the file. (5,000 values of 0 to 700,000 bytes, inside leaf pages and in overflow pages: all right.)
+
+The map size is the sum of page-rounded sizes from the plan plus what the tree can need, so it never fills and never grows, and
+it is a function of the input: another map size, or another history of commits, would give other bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import numpy as np
+
+from packer.formats._base import Format, NativeSample, Written
+from packer.model import Extent, Sample
+from packer.plan import WritePlan
+
+__all__ = ["FORMAT"]
+
+_FILE = "data.mdb"
+_COMMIT_BYTES = 32 << 20  # a commit stands at fixed counts of payload bytes; its pages are held in memory until then
+_SPARE = 16 << 20
+
+
+class _Writer:
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
+        self._path = Path(plan.folder, _FILE)
+        # writemap is never used: the file would get the size of the map. No lock: there is one writer, and lock.mdb would
+        # stay behind. No sync: packer.commit does it once.
+        self._space = sum(map(_space, plan.sizes)) + _SPARE
+        self._environment = lmdb.open(
+            str(plan.folder), map_size=self._space, mode=0o666, lock=False, sync=False, writemap=False, max_dbs=0
+        )
+        self._transaction = self._environment.begin(write=True)
+        self._used = _SPARE
+        self._uncommitted = 0
+        self._samples = 0
+
+    def append(self, sample: Sample, payload: bytes) -> None:
+        self._used += _space(len(payload))
+        try:
+            if self._used > self._space:
+                # A file grew after the scan had seen it.
+                self._commit()
+                self._space = 2 * self._used
+                self._environment.set_mapsize(self._space)
+            self._transaction.put(f"{sample.key}.{sample.type.extension}".encode(), payload, append=True)
+            self._uncommitted += len(payload)
+            self._samples += 1
+            if self._uncommitted >= _COMMIT_BYTES:
+                self._commit()
+        except lmdb.Error as error:
+            raise OSError(str(error)) from error
+
+    def finish(self) -> Written:
+        try:
+            self._transaction.commit()
+        except lmdb.Error as error:
+            raise OSError(str(error)) from error
+        self._plan.shard_done(self._path)
+        return Written([(_FILE, self._samples)], _extents(self._environment))
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def _commit(self) -> None:
+        self._transaction.commit()
+        self._transaction = self._environment.begin(write=True)
+        self._uncommitted = 0
+
+
+def _space(size: int) -> int:
+    """Bytes that a value can take: its pages with their header, its entry in a leaf, and its share of the tree."""
+    pages = (size + 16 + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
+    return pages + pages // 64 + 256
+
+
+def _extents(environment: lmdb.Environment) -> Iterator[Extent]:
+    page_size = environment.stat()["psize"]
+    with environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
+        for value in cursor.iternext(keys=False, values=True):
+            size = len(value)
+            if not size:
+                yield Extent(0, 0, 0)
+                continue
+            address = np.frombuffer(value, np.uint8).__array_interface__["data"][0]
+            within = address % page_size
+            number = int.from_bytes(ctypes.string_at(address - within, 8), sys.byteorder)
+            yield Extent(0, number * page_size + within, size)
+
+
+def _read_native(folder: Path, files: list[str], header: bytes) -> Iterator[NativeSample]:
+    environment = lmdb.open(str(folder), readonly=True, lock=False, readahead=True, max_dbs=0)
+    try:
+        with environment.begin() as transaction, transaction.cursor() as cursor:
+            for value in cursor.iternext(keys=False, values=True):
+                yield NativeSample(header + value)
+    finally:
+        environment.close()
+
+
+FORMAT = Format(
+    name="lmdb",
+    suffix=".lmdb",
+    has_shards=False,
+    max_payload_bytes=2**32 - 1,
+    versions=lambda: {"lmdb": ".".join(map(str, lmdb.version()[:2]))},
+    open_writer=_Writer,
+    read_native=_read_native,
+)

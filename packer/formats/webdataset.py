@@ -1,0 +1,146 @@
+"""WebDataset: tar shards that ``webdataset``, ``datasets.load_dataset("webdataset", ...)`` and ``tar`` read.
+
+Layout
+======
+``shard-000000.tar``, ``shard-000001.tar``, ...: POSIX ustar, every member a regular file with mode 0644, owner and group 0
+without names, and time 0, so the same samples give the same bytes. A sample is two or three members in a row, whose common
+key is the sample's number with leading zeros over all shards:
+
+``000000012.jpg``   the file's bytes; the extension is that of its content
+``000000012.cls``   its label in decimal digits, where there are labels
+``000000012.json``  ``{"class":"cat","path":"cat/1.2.jpg"}`` in ASCII, bytes that are no UTF-8 percent-encoded (and then the
+                    percent sign as ``%25``; ``"encoding":"percent"`` says so)
+
+The key is a number, so dots (where webdataset cuts a name), case, length and clashes of names cannot matter. After the last
+member come two or more zero blocks up to a multiple of 10,240 bytes, as tar pads.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from packer.formats._base import Format, NativeSample, Written
+from packer.model import NO_LABEL, Extent, Sample
+from packer.plan import WritePlan
+
+__all__ = ["FORMAT"]
+
+_BLOCK = 512
+_RECORD = 10_240
+_BUFFER = 1 << 20
+
+
+class _Writer:
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
+        self._class_of = dict(zip(plan.class_labels, plan.classes, strict=True))
+        self._file: BinaryIO | None = None
+        self._position = 0
+        self._files: list[tuple[str, int]] = []
+        self._samples_in_shard = 0
+        self._offsets = array("Q")
+        self._sizes = array("Q")
+
+    def append(self, sample: Sample, payload: bytes) -> None:
+        members = [(sample.type.extension, payload)]
+        if sample.label != NO_LABEL:
+            members.append(("cls", str(sample.label).encode()))
+        members.append(("json", self._metadata(sample)))
+        needed = sum(_BLOCK + _padded(len(data)) for _, data in members)
+        if self._plan.limits.is_full(self._position, self._samples_in_shard, needed + 2 * _BLOCK):
+            self._close_shard()
+        if self._file is None:
+            self._file = Path(self._plan.folder, _shard_name(len(self._files))).open("wb", buffering=_BUFFER)
+            self._position = 0
+        self._offsets.append(self._position + _BLOCK if payload else 0)
+        self._sizes.append(len(payload))
+        for extension, data in members:
+            self._file.write(_member_header(f"{sample.key}.{extension}", len(data)))
+            self._file.write(data)
+            self._file.write(bytes(-len(data) % _BLOCK))
+        self._position += needed
+        self._samples_in_shard += 1
+
+    def finish(self) -> Written:
+        self._close_shard()
+        return Written(self._files, self._extents())
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _close_shard(self) -> None:
+        if self._file is None:
+            return
+        end = self._position + 2 * _BLOCK
+        self._file.write(bytes(end + -end % _RECORD - self._position))
+        path = Path(self._file.name)
+        self.close()
+        self._plan.shard_done(path)
+        self._files.append((path.name, self._samples_in_shard))
+        self._samples_in_shard = 0
+
+    def _extents(self) -> Iterator[Extent]:
+        at = 0
+        for shard, (_, samples) in enumerate(self._files):
+            for i in range(at, at + samples):
+                yield Extent(shard if self._sizes[i] else 0, self._offsets[i], self._sizes[i])
+            at += samples
+
+    def _metadata(self, sample: Sample) -> bytes:
+        values = {"path": sample.name}
+        if sample.label != NO_LABEL:
+            values = {"class": self._class_of[sample.label], **values}
+        try:
+            shown = {key: value.decode() for key, value in values.items()}
+        except UnicodeDecodeError:
+            shown = {key: quote_from_bytes(value, safe="/ ") for key, value in values.items()}
+            shown["encoding"] = "percent"
+        return json.dumps(shown, separators=(",", ":")).encode()
+
+
+def _shard_name(number: int) -> str:
+    return f"shard-{number:06d}.tar"
+
+
+def _padded(size: int) -> int:
+    return size + -size % _BLOCK
+
+
+def _member_header(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def _read_native(folder: Path, files: list[str], header: bytes) -> Iterator[NativeSample]:
+    # webdataset loads torch where it is installed, which nothing else here does.
+    from webdataset.tariterators import group_by_keys, tar_file_iterator
+
+    for file in files:
+        with Path(folder, file).open("rb") as stream:
+            members = ({**member, "__url__": file} for member in tar_file_iterator(stream))
+            for sample in group_by_keys(members):
+                metadata = json.loads(sample["json"])
+                path = metadata["path"]
+                name = unquote_to_bytes(path) if metadata.get("encoding") == "percent" else path.encode()
+                (payload,) = [value for key, value in sample.items() if not key.startswith("_") and key not in ("cls", "json")]
+                yield NativeSample(header + payload, int(sample["cls"]) if "cls" in sample else None, name)
+
+
+FORMAT = Format(
+    name="webdataset",
+    suffix=".webdataset",
+    has_shards=True,
+    max_payload_bytes=8**11 - 1,  # eleven octal digits in a ustar header
+    versions=lambda: {"tar": "ustar"},
+    open_writer=_Writer,
+    read_native=_read_native,
+)
