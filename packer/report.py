@@ -1,0 +1,60 @@
+"""The report: one row for each file skipped, or kept with a warning.
+
+``report.jsonl`` has one ASCII JSON object a line, files in scan order and then rows about the input as a whole:
+``{"path": ..., "outcome": "skipped" | "warned", "code": ..., "detail": ...}``. Bytes of a path that are no UTF-8 appear as
+surrogates; ``os.fsencode`` gives them back. ``path`` is null where a row is about the whole. No absolute path, process
+number or time stands in it: the same input gives the same report.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+
+from packer.manifest import REPORT_FILE
+from packer.model import display_name
+
+__all__ = ["ReportWriter"]
+
+_EXAMPLES = 3
+
+
+class ReportWriter:
+    """Writes the report, and counts what is in it.
+
+    Attributes:
+        skipped: number of files skipped, by code.
+        warned: number of warnings, by code.
+        examples: the first few paths of each code that files were skipped with.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = Path(folder, REPORT_FILE).open("w", encoding="ascii", newline="\n")
+        self.skipped: Counter[str] = Counter()
+        self.warned: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
+
+    def __enter__(self) -> ReportWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._file.close()
+
+    def skip(self, name: bytes, code: str, detail: str) -> None:
+        """Add a file that stays out."""
+        self.skipped[code] += 1
+        examples = self.examples.setdefault(code, [])
+        if len(examples) < _EXAMPLES:
+            examples.append(display_name(name))
+        self._write(name, "skipped", code, detail)
+
+    def warn(self, name: bytes | None, code: str, detail: str) -> None:
+        """Add a warning about a kept file, or about the whole input (``None``)."""
+        self.warned[code] += 1
+        self._write(name, "warned", code, detail)
+
+    def _write(self, name: bytes | None, outcome: str, code: str, detail: str) -> None:
+        row = {"path": None if name is None else display_name(name), "outcome": outcome, "code": code, "detail": detail}
+        self._file.write(json.dumps(row) + "\n")
