@@ -1,0 +1,117 @@
+"""The group of commands, what ends a job early, and the exit status."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+
+import click
+
+import packer
+from packer.cli.show import warn
+from packer.errors import OptionError, PackerError
+from packer.formats import names
+
+__all__ = ["COMMANDS", "app", "run"]
+
+COMMANDS = ("pack", "verify", "info", "ls", "demo")
+_DEFAULT = "pack"
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Not an ``Exception``, so that no handler in between takes it for a failure of one file."""
+
+
+class _Group(click.Group):
+    """``pack SRC`` packs; ``pack verify DATASET`` and the like are commands. Each is imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if name != _DEFAULT]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"packer.cli.{cmd_name}").command
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.list_commands(ctx), *ctx.help_option_names, "--version"):
+            _refuse_mistyped_command(args, self.list_commands(ctx))
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Packing first: it is what most people want to know."""
+        default = self.get_command(ctx, _DEFAULT)
+        if default is None:
+            return
+        formatter.write_usage(ctx.command_path, f"SRC --format {'|'.join(names())} [-o OUT] [OPTIONS]")
+        formatter.write_usage(ctx.command_path, "COMMAND ...", prefix="   or: ")
+        default.format_help_text(ctx, formatter)
+        with click.Context(default, parent=ctx, info_name=ctx.info_name) as inner:
+            default.format_options(inner, formatter)
+        self.format_commands(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+
+
+def _refuse_mistyped_command(args: list[str], commands: list[str]) -> None:
+    word = args[0]
+    if word.startswith("-") or os.sep in word or os.path.lexists(word):
+        return
+    near = difflib.get_close_matches(word, commands, 1, 0.6)
+    if near:
+        raise click.UsageError(f"No folder and no command {word!r}. Did you mean `pack {near[0]}`?")
+
+
+@click.group(
+    cls=_Group,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="`pack COMMAND --help` says more. A folder called like a command is packed as ./verify.",
+)
+@click.version_option(packer.__version__, message="packer %(version)s")
+def app() -> None:
+    """Pack a folder of images or .npy files."""
+
+
+def run(args: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a job
+    previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        status = app.main(args, prog_name="pack", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except OptionError as error:
+        warn(f"{error}\nTry 'pack --help'.")
+        return error.exit_status
+    except PackerError as error:
+        warn(str(error))
+        return error.exit_status
+    except (KeyboardInterrupt, click.Abort):
+        warn("interrupted; nothing stands under the final name")
+        return 130
+    except Terminated:
+        warn("terminated; nothing stands under the final name")
+        return 143
+    except BrokenPipeError:
+        # `pack ls DATASET | head`: nobody reads any more, which is no failure. Python would complain while it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated

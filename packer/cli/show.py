@@ -1,0 +1,68 @@
+"""How things are shown to a person: names that cannot do harm on a terminal, sizes, counts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["emit", "escape", "listed", "plural", "short_path", "size", "warn"]
+
+
+def escape(text: str) -> str:
+    """A name as it can be printed: control characters and bytes that are no text appear as ``\\x1b``, ``\\xe9``.
+
+    A file name may hold an escape sequence that clears the screen, or a line break that forges a line of the summary.
+    """
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if character == "\\" or character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii") if not 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"
+
+
+def size(count: int) -> str:
+    """A number of bytes in decimal units, as disks are sold."""
+    value = float(count)
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if value < 1000 or unit == "TB":
+            return f"{count:,} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1000
+    return ""
+
+
+def plural(count: int, word: str) -> str:
+    """``1 file``, ``2 files``, ``1 class``, ``2 classes``."""
+    if count != 1:
+        word += "es" if word.endswith("s") else "s"
+    return f"{count:,} {word}"
+
+
+def listed(counts: dict[str, int]) -> str:
+    """``12 truncated, 3 corrupt``, the largest first."""
+    return ", ".join(f"{count:,} {word}" for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def short_path(path: Path) -> str:
+    """A path as text, relative to the current folder where it lies below it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def emit(lines: Iterable[str] | str) -> None:
+    """Print to standard output, what cannot be encoded there as an escape."""
+    for line in [lines] if isinstance(lines, str) else lines:
+        sys.stdout.write(line + "\n")
+
+
+def warn(message: str) -> None:
+    """Print one message to standard error; line breaks that packer put there stay, others are escaped."""
+    sys.stderr.write("\n".join(escape(line) for line in f"pack: {message}".split("\n")) + "\n")
+    sys.stderr.flush()
