@@ -26,7 +26,8 @@ if TYPE_CHECKING:
         PackerError,
         TruncatedFileError,
     )
-    from packer.pack import PackOptions, pack_folder
+    from packer.options import PackOptions
+    from packer.pack import pack_folder
     from packer.verify import verify_dataset
 
 __version__ = "0.1.0"
@@ -37,7 +38,7 @@ _HOME_OF = {
     "PackedDataset": "datasets",
     "WebDatasetDataset": "datasets",
     "open_dataset": "datasets",
-    "PackOptions": "pack",
+    "PackOptions": "options",
     "pack_folder": "pack",
     "verify_dataset": "verify",
     "CorruptDatasetError": "errors",

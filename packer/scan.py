@@ -16,16 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from packer.errors import InputError
+from packer.labels import number_classes, refuse_loose_files, refuse_splits
 from packer.listing import Listing
 from packer.model import NO_LABEL, TYPES, Note
 
-__all__ = ["LABEL_RULES", "SPLIT_NAMES", "is_packed_dataset", "scan"]
-
-LABEL_RULES = ("auto", "folder", "number", "none")
-
-SPLIT_NAMES = frozenset(
-    b"train training trainval val valid validation test testing dev eval evaluation".split()
-)  # fmt: skip
+__all__ = ["is_packed_dataset", "scan"]
 
 # Formats that packer cannot keep, but that stand among pictures and would be missed: they get a row in the report.
 _CANDIDATES_TO_REFUSE = frozenset({"heic", "heif", "npz"})
@@ -44,6 +39,7 @@ _PROGRESS_EVERY = 256  # entries; a network folder may give a few hundred a seco
 OnProgress = Callable[[int], None]
 _Identity = tuple[int, int]  # device and inode
 _Above = tuple[_Identity, ...]  # the folders on the way down
+_Opened = tuple[bytes, Iterator[bytes], _Above]  # prefix of its names, its records, the folders on the way down to it
 
 
 def scan(
@@ -58,7 +54,7 @@ def scan(
 
     Args:
         root: the input folder.
-        labels: one of ``LABEL_RULES``: class folders where there are any, always, their numbers as labels, or never.
+        labels: one of ``packer.labels.LABEL_RULES``: class folders where there are any, always, their numbers as labels, or never.
         leave_out: folders that are not looked into, such as an output inside the input.
         follow_links: follow links that lead out of the input.
         on_progress: called with the number of entries looked at so far, now and then.
@@ -101,83 +97,51 @@ class _Scan:
             raise InputError(f"{self._shown}: a folder of image or .npy files is expected, this is a file")
         if is_packed_dataset(Path(os.fsdecode(self._root))):
             raise InputError(f"{self._shown}: is a packed dataset already (`pack info` shows it)")
+        here = (info.st_dev, info.st_ino)
         try:
-            entries = [_unpack(record)[:2] for record in self._entries(b"")]
+            records = self._entries(b"")
         except OSError as error:
             raise InputError(f"{self._shown}: {error.strerror}") from error
+        entries = [_unpack(record)[:2] for record in records]
         folders = [name for name, kind in entries if kind == _FOLDER]
         loose = [name for name, kind in entries if kind != _FOLDER]
-        above = ((info.st_dev, info.st_ino),)
-        if self._has_class_folders(folders, loose, above):
-            self._scan_classes(folders, above)
+        if self._has_class_folders(folders, loose, here):
+            self._scan_classes(folders, here)
         else:
-            # Listed a second time: what was ignored must not be counted twice.
-            self._listing.ignored.clear()
-            self._walk(b"")
+            self._walk((b"", iter(records), (here,)))
         return self._listing
 
-    # Labels
-
-    def _has_class_folders(self, folders: list[bytes], loose: list[bytes], above: _Above) -> bool:
-        if self._rule == "none" or not folders:
+    def _has_class_folders(self, folders: list[bytes], loose: list[bytes], here: _Identity) -> bool:
+        if not folders or self._rule == "none":
             if self._rule in ("folder", "number"):
                 raise InputError(f"{self._shown}: no class folders, so no labels. Use --labels none.")
             return False
-        if self._rule == "auto" and SPLIT_NAMES.issuperset(name.lower() for name in folders):
-            # Labels 0 = test, 1 = train would be accepted by every training script and mean nothing.
-            commands = "".join(f"\n  pack {Path(self._shown, os.fsdecode(name))}" for name in folders)
-            raise InputError(
-                f"{self._shown}: its folders are splits ({_some(folders)}), not classes. Pack each by itself:{commands}\n"
-                "or, if they really are the classes, add --labels folder (or --labels none for no labels)."
-            )
-        if not loose:
-            return True
-        if not any(self._holds_candidates(name, above) for name in folders):
-            if self._rule == "auto":
-                return False
-            raise InputError(f"{self._shown}: no class folder holds a picture or array. Use --labels none.")
-        raise InputError(
-            f"{self._shown}: {len(loose):,} files ({_some(loose)}) lie beside class folders ({_some(folders)}), so their "
-            "labels would be a guess. Move them into a class folder, or pack all without labels: --labels none."
-        )
+        if self._rule == "auto":
+            refuse_splits(self._shown, folders)
+        if loose and any(self._holds_candidates(name, here) for name in folders):
+            refuse_loose_files(self._shown, loose, folders)
+        return not loose
 
-    def _scan_classes(self, folders: list[bytes], above: _Above) -> None:
+    def _scan_classes(self, folders: list[bytes], here: _Identity) -> None:
         listing = self._listing
         listing.classes = folders
-        listing.labels_from = "folder"
-        listing.class_labels = list(range(len(folders)))
-        numbers = [int(name) if name.isdigit() and len(name) <= 18 else None for name in folders]
-        if self._rule == "number":
-            wrong = [name for name, number in zip(folders, numbers, strict=True) if number is None]
-            if wrong:
-                raise InputError(f"{self._shown}: --labels number, but these class folders are no numbers: {_some(wrong)}")
-            if len(set(numbers)) < len(numbers):
-                raise InputError(f"{self._shown}: --labels number, but two class folders have the same number")
-            listing.labels_from = "number"
-            listing.class_labels = [number for number in numbers if number is not None]
-        elif None not in numbers and numbers != listing.class_labels:
-            shown = ", ".join(f"{os.fsdecode(name)}→{label}" for label, name in enumerate(folders[:12]))
-            detail = f"class folders are numbers, but sort as text (as ImageFolder does): {shown}" + (
-                ", …" if len(folders) > 12 else ""
-            )
-            listing.notes.append((None, Note("numeric_classes", f"{detail}. --labels number takes the number as the label.")))
+        listing.labels_from, listing.class_labels, note = number_classes(self._shown, folders, self._rule)
+        if note:
+            listing.notes.append((None, note))
         for name, label in zip(folders, listing.class_labels, strict=True):
             self._current_label = label
-            self._walk(name, above=above)
+            self._walk(self._open_folder(name, (here,)))
 
-    def _holds_candidates(self, name: bytes, above: _Above) -> bool:
+    def _holds_candidates(self, name: bytes, here: _Identity) -> bool:
         probe = _Scan(Path(os.fsdecode(self._root)), "none", (), self._follow_links, None)
         probe._leave_out = self._leave_out
-        probe._walk(name, above=above, stop_at_first=True)
+        probe._walk(probe._open_folder(name, (here,)), stop_at_first=True)
         return len(probe._listing) > 0
 
-    # The walk
-
-    def _walk(self, name: bytes, *, above: _Above = (), stop_at_first: bool = False) -> None:
-        """List a folder and all below it, in order. A stack and no recursion: a path may have 2,000 parts."""
+    def _walk(self, top: _Opened | None, *, stop_at_first: bool = False) -> None:
+        """List all below an opened folder, in order. A stack and no recursion: a path may have 2,000 parts."""
         listing = self._listing
-        opened = self._open_folder(name, above)
-        stack = [opened] if opened else []
+        stack = [top] if top else []
         while stack:
             prefix, records, above = stack[-1]
             record = next(records, None)
@@ -197,7 +161,7 @@ class _Scan:
             if stop_at_first and len(listing):
                 return
 
-    def _open_folder(self, name: bytes, above: _Above) -> tuple[bytes, Iterator[bytes], _Above] | None:
+    def _open_folder(self, name: bytes, above: _Above) -> _Opened | None:
         """List a folder, unless it is a link that leads back, leads out, or was followed before."""
         path = os.path.join(self._root, name) if name else self._root
         try:
@@ -327,8 +291,3 @@ def _shown_suffix(suffix: bytes) -> str:
     text = suffix.decode("utf-8", "replace").lower()
     # A name without an extension may still hold a dot ("v1.0 (final)"); a hundred such would fill the summary.
     return f".{text}" if len(text) <= 8 and text.isalnum() else "(no extension)"
-
-
-def _some(names: list[bytes]) -> str:
-    shown = ", ".join(os.fsdecode(name) for name in names[:4])
-    return shown if len(names) <= 4 else f"{shown}, … {len(names) - 4:,} more"

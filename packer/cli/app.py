@@ -100,10 +100,10 @@ def run(args: list[str] | None = None) -> int:
         warn(str(error))
         return error.exit_status
     except (KeyboardInterrupt, click.Abort):
-        warn("interrupted; nothing stands under the final name")
+        warn("interrupted; no output was made or changed")
         return 130
     except Terminated:
-        warn("terminated; nothing stands under the final name")
+        warn("terminated; no output was made or changed")
         return 143
     except BrokenPipeError:
         # `pack ls DATASET | head`: nobody reads any more, which is no failure. Python would complain while it ends.

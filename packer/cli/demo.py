@@ -24,7 +24,8 @@ def command(folder: Path) -> None:
     from packer.datasets import open_dataset
     from packer.demo import make_folder
     from packer.errors import OutputError
-    from packer.pack import PackOptions, pack_folder
+    from packer.options import PackOptions
+    from packer.pack import pack_folder
 
     source = folder / "files"
     try:

@@ -76,7 +76,8 @@ def command(
     Every file is checked by decoding it. A damaged one is named in the report and stays out; the rest is packed byte for
     byte. First-level folders are the classes, as in torchvision's ImageFolder.
     """
-    from packer.pack import PackOptions, pack_folder
+    from packer.options import PackOptions
+    from packer.pack import pack_folder
     from packer.plan import ShardLimits
 
     default = ShardLimits()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from packer.pack import Progress
+from packer.options import Progress
 
 __all__ = ["progress_display"]
 
@@ -38,21 +38,21 @@ class _PlainLines:
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
+        rate = self._rate.after(progress, now)
         if now >= self._next:
             self._next = now + _NEXT_LINES_S
-            sys.stderr.write(f"{_VERBS[progress.stage]}: {_describe(progress, self._rate(progress))}\n")
+            sys.stderr.write(f"{_VERBS[progress.stage]}: {_describe(progress, rate)}\n")
             sys.stderr.flush()
 
 
 class _Rate:
-    """Files and bytes a second since the stage began."""
+    """Files and bytes a second since the stage began; is told of every step, to know when that was."""
 
     def __init__(self) -> None:
         self._stage = ""
         self._started = 0.0
 
-    def __call__(self, progress: Progress) -> tuple[float, float]:
-        now = time.monotonic()
+    def after(self, progress: Progress, now: float) -> tuple[float, float]:
         if progress.stage != self._stage:
             self._stage, self._started = progress.stage, now
         seconds = max(now - self._started, 1e-3)
@@ -99,9 +99,10 @@ def _live_line() -> Iterator[Callable[[Progress], None]]:
         def show(progress: Progress) -> None:
             nonlocal shown
             now = time.monotonic()
+            speed = rate.after(progress, now)
             if now - shown >= _REFRESH_S or progress.done == progress.total:
                 shown = now
-                text = _describe(progress, rate(progress))
+                text = _describe(progress, speed)
                 bar.update(task, description=_VERBS[progress.stage], total=progress.total, completed=progress.done, text=text)
 
         yield show

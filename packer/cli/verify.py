@@ -24,7 +24,7 @@ def command(ctx: click.Context, dataset: Path, as_json: bool, quiet: bool) -> No
 
     Exit status 0 when all are the same, 1 when anything differs.
     """
-    from packer.pack import Progress
+    from packer.options import Progress
     from packer.verify import verify_dataset
 
     with progress_display(quiet) as on_progress:
