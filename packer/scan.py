@@ -54,7 +54,7 @@ def scan(
 
     Args:
         root: the input folder.
-        labels: one of ``packer.labels.LABEL_RULES``: class folders where there are any, always, their numbers as labels, or never.
+        labels: one of ``packer.labels.LABEL_RULES``: class folders where there are any, always, as numbers, or never.
         leave_out: folders that are not looked into, such as an output inside the input.
         follow_links: follow links that lead out of the input.
         on_progress: called with the number of entries looked at so far, now and then.
@@ -118,9 +118,13 @@ class _Scan:
             return False
         if self._rule == "auto":
             refuse_splits(self._shown, folders)
-        if loose and any(self._holds_candidates(name, here) for name in folders):
+        if not loose:
+            return True
+        if any(self._holds_candidates(name, here) for name in folders):
             refuse_loose_files(self._shown, loose, folders)
-        return not loose
+        if self._rule != "auto":
+            raise InputError(f"{self._shown}: no class folder holds a picture or array, so no labels. Use --labels none.")
+        return False
 
     def _scan_classes(self, folders: list[bytes], here: _Identity) -> None:
         listing = self._listing
