@@ -89,7 +89,8 @@ class PackedDataset(_Base):
         self._store = Store(path, mmap=mmap, verify=verify)
         found = self._store.manifest.format
         if self.format and found != self.format:
-            raise DatasetError(f"{path}: is a dataset of format {found}, not {self.format}. open_dataset opens any format.")
+            problem = f"is a dataset of format {found}, not {self.format}; open_dataset opens any format"
+            raise DatasetError(self._store.path, problem)
         self._as_tensor = _tensor_maker(output)
 
     @property

@@ -119,7 +119,8 @@ def decode_picture(payload: bytes, record: Record, options: ReadOptions) -> Imag
     if options.orient and record.orientation in _TURNS:
         picture = picture.transpose(_TURNS[record.orientation])
     picture = _convert(picture, options)
-    return picture if options.output == "pil" else _as_array(picture, options.mode)
+    # A plain copy, as ImageFolder gives it, and not the opened file with its decoder.
+    return picture.copy() if options.output == "pil" else _as_array(picture, options.mode)
 
 
 def _decode_jpeg(payload: bytes, record: Record, options: ReadOptions) -> Image.Image | NDArray[np.uint8] | None:

@@ -6,7 +6,7 @@
     ├── OutputError (OSError)        1   the output cannot be written: it exists, no space, no permission
     └── DatasetError (ValueError)    1   a packed dataset cannot be trusted
         ├── CorruptDatasetError          manifest, index or names are damaged or contradict each other
-        ├── TruncatedFileError           a file is shorter (or longer) than the manifest says
+        │   └── TruncatedFileError       a file is shorter (or longer) than the manifest says
         ├── DatasetChangedError          a file or the folder was replaced while the dataset was open
         └── CorruptSampleError           the bytes of one sample are not those that were packed
 
@@ -68,35 +68,48 @@ class OutputError(PackerError, OSError):
 
 
 class DatasetError(PackerError, ValueError):
-    """A packed dataset cannot be trusted."""
+    """A packed dataset cannot be opened or trusted.
+
+    Attributes:
+        path: the file or folder at fault.
+        problem: what was found there, and what was expected.
+    """
+
+    advice: ClassVar[str] = ""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path}: {problem}.{self.advice}")
 
 
 class CorruptDatasetError(DatasetError):
     """The manifest, the index or the names are damaged, or contradict each other."""
 
+    advice = " Copy the dataset again, or pack again."
+
 
 class DatasetChangedError(DatasetError):
     """A file of the dataset, or its folder, was replaced after the dataset was opened."""
 
+    advice = " Open it again."
 
-class TruncatedFileError(DatasetError):
+
+class TruncatedFileError(CorruptDatasetError):
     """A file of the dataset has another size than the manifest says.
 
     Attributes:
-        path: the file.
         found: its size in bytes.
         expected: the size in bytes that the manifest gives.
     """
 
+    advice = " The copy was probably interrupted: copy the file again, or pack again."
+
     def __init__(self, path: Path, found: int, expected: int) -> None:
-        self.path = path
         self.found = found
         self.expected = expected
         difference = f"{expected - found:,} bytes missing" if found < expected else f"{found - expected:,} bytes too many"
-        super().__init__(
-            f"{path}: {found:,} bytes found, {expected:,} expected by the manifest ({difference}). "
-            "The copy was probably interrupted: copy the file again, or pack again."
-        )
+        super().__init__(path, f"{found:,} bytes found, {expected:,} expected by the manifest ({difference})")
 
 
 class CorruptSampleError(DatasetError):
@@ -116,7 +129,8 @@ class CorruptSampleError(DatasetError):
         self.path = path
         self.offset_bytes = offset_bytes
         self.problem = problem
-        super().__init__(
+        Exception.__init__(
+            self,
             f"sample {index} ({name!r}) in {path} at byte {offset_bytes:,}: {problem}. "
-            "Run `pack verify` to see what else is damaged; copy the dataset again, or pack again."
+            "Run `pack verify` to see what else is damaged; copy the dataset again, or pack again.",
         )

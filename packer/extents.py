@@ -61,9 +61,10 @@ class ExtentReader:
             TruncatedFileError: the shard became shorter since it was opened.
             OSError: the file system cannot read it.
         """
-        file = self._file(shard, offset, size)
+        self._require_inside(shard, offset, size)
         if not size:
             return b""
+        file = self._file(shard)
         data = file.read(offset, size)
         if len(data) == size:
             return data
@@ -73,8 +74,9 @@ class ExtentReader:
 
     def read_into(self, shard: int, offset: int, buffer: memoryview) -> None:
         """Fill a writable buffer from a shard; raises as ``read`` does."""
+        self._require_inside(shard, offset, len(buffer))
         if len(buffer):
-            self._read_all(self._file(shard, offset, len(buffer)), shard, offset, buffer)
+            self._read_all(self._file(shard), shard, offset, buffer)
 
     def path(self, shard: int) -> Path:
         """The file of a shard, for messages."""
@@ -88,10 +90,12 @@ class ExtentReader:
                 raise TruncatedFileError(self.path(shard), offset + done, self._shards[shard].size_bytes)
             done += count
 
-    def _file(self, shard: int, offset: int, size: int) -> _OpenFile:
-        """The open file for a range. The caller's reference keeps it open, whoever drops it from the list meanwhile."""
+    def _require_inside(self, shard: int, offset: int, size: int) -> None:
         if not 0 <= shard < len(self._shards) or offset + size > self._shards[shard].size_bytes:
-            raise CorruptDatasetError(f"{self.path(shard)}: bytes {offset:,} to {offset + size:,} are not inside the container")
+            raise CorruptDatasetError(self.path(shard), f"bytes {offset:,} to {offset + size:,} are not inside the container")
+
+    def _file(self, shard: int) -> _OpenFile:
+        """An open shard. The caller's reference keeps it open, whoever drops it from the list meanwhile."""
         file = self._files.get(shard)
         if file is None:
             file = self._files[shard] = self._open(shard)
@@ -116,12 +120,12 @@ class ExtentReader:
                 same_folder = identify(os.stat(self.folder)) == self.folder_identity
                 descriptor = os.open(path, OPEN_FLAGS) if same_folder else -1
         except FileNotFoundError:
-            raise DatasetChangedError(f"{path}: removed since the dataset was opened. Open it again.") from None
+            raise DatasetChangedError(path, "removed since the dataset was opened") from None
         if not same_folder:
-            raise DatasetChangedError(f"{self.folder}: replaced since the dataset was opened. Open it again.")
+            raise DatasetChangedError(self.folder, "replaced since the dataset was opened")
         try:
             if identify(os.fstat(descriptor)) != self.identities[shard]:
-                raise DatasetChangedError(f"{path}: replaced or changed since the dataset was opened. Open it again.")
+                raise DatasetChangedError(path, "replaced or changed since the dataset was opened")
             return _MappedFile(descriptor) if self._mmap else _OpenFile(descriptor)
         except BaseException:
             os.close(descriptor)
@@ -132,9 +136,9 @@ def _identify_shard(path: Path, expected: int) -> FileIdentity:
     try:
         info = os.lstat(path)
     except FileNotFoundError:
-        raise CorruptDatasetError(f"{path}: missing. Copy the dataset again, or pack again.") from None
+        raise CorruptDatasetError(path, "missing") from None
     if not stat.S_ISREG(info.st_mode):
-        raise CorruptDatasetError(f"{path}: no regular file")
+        raise CorruptDatasetError(path, "no regular file")
     if info.st_size != expected:
         raise TruncatedFileError(path, info.st_size, expected)
     return identify(info)

@@ -141,7 +141,7 @@ class IndexWriter:
                 target[column] = places[column]
             start += len(block)
         if start != self.samples:
-            raise CorruptDatasetError(f"the container holds {start:,} payloads, {self.samples:,} were packed")
+            raise CorruptDatasetError(self._path, f"the container holds {start:,} payloads, {self.samples:,} were packed")
         records.flush()  # type: ignore[attr-defined]  # a memmap
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class Index:
         expected = _HEADER_BYTES + samples * RECORD.itemsize
         self._map = _map(path, expected)
         if bytes(self._map[:_HEADER_BYTES]) != _header(samples):
-            raise CorruptDatasetError(f"{path}: its header is not that of an index of {samples:,} samples")
+            raise CorruptDatasetError(path, f"its header is not that of an index of {samples:,} samples")
         self._names_size = self[samples - 1].name_end if samples else 0
         self.name_bytes = _map(Path(folder, NAMES_FILE), self._names_size)
 
@@ -207,7 +207,7 @@ class Index:
         start = self[index - 1].name_end if index else 0
         end = self[index].name_end
         if not start <= end <= self._names_size:
-            raise CorruptDatasetError(f"{self.folder / INDEX_FILE}: the name of sample {index} lies outside {NAMES_FILE}")
+            raise CorruptDatasetError(Path(self.folder, INDEX_FILE), f"the name of sample {index} lies outside {NAMES_FILE}")
         return bytes(self.name_bytes[start:end])
 
 
@@ -219,7 +219,7 @@ def _map(path: Path, expected: int) -> mmap.mmap | bytes:
                 raise TruncatedFileError(path, found, expected)
             return mmap.mmap(file.fileno(), expected, access=mmap.ACCESS_READ) if expected else b""
     except OSError as error:
-        raise CorruptDatasetError(f"{path}: {error.strerror}. Copy the dataset again, or pack again.") from error
+        raise CorruptDatasetError(path, error.strerror or type(error).__name__) from error
 
 
 class Names(Sequence[str]):

@@ -145,21 +145,20 @@ def load_manifest(folder: Path) -> Manifest:
         data = read_regular_file(bytes(str(path), "utf-8", "surrogateescape"), _MAX_BYTES)
     except Unfit as unfit:
         if not folder.exists():
-            raise DatasetError(f"{folder}: no such dataset") from None
+            raise DatasetError(folder, "no such dataset") from None
         if not folder.is_dir():
-            raise DatasetError(f"{folder}: a packed dataset is a folder, this is a file") from None
+            raise DatasetError(folder, "a packed dataset is a folder, this is a file") from None
         if not path.exists():
-            raise DatasetError(f"{folder}: no packed dataset, it has no {MANIFEST_FILE}") from None
-        raise CorruptDatasetError(f"{path}: {unfit.detail}") from None
+            raise DatasetError(folder, f"no packed dataset, it has no {MANIFEST_FILE}") from None
+        raise CorruptDatasetError(path, unfit.detail) from None
     try:
         content = json.loads(data)
         return _from_json(content)
     except _ManifestError as problem:
-        raise CorruptDatasetError(f"{path}: {problem}. Copy the dataset again, or pack again.") from None
+        raise CorruptDatasetError(path, str(problem)) from None
     # json raises ValueError and RecursionError, the look-ups below KeyError and TypeError: all mean the same here.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        detail = f"is no manifest ({type(error).__name__}: {error})"
-        raise CorruptDatasetError(f"{path}: {detail}. Copy the dataset again, or pack again.") from None
+        raise CorruptDatasetError(path, f"is no manifest ({type(error).__name__}: {error})") from None
 
 
 class _ManifestError(Exception):

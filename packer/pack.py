@@ -73,16 +73,18 @@ def _checked_format(options: PackOptions) -> Format:
 def _target(root: Path, container: Format, options: PackOptions) -> Path:
     """The output's real path, so that everything is made on the same file system as the output itself."""
     real_root = Path(os.path.realpath(root))
-    if options.output is None:
-        if not real_root.name:
+    output = options.output
+    if output is None:
+        # Beside what the user named, even where that is a link to somewhere else.
+        named = Path(os.path.abspath(root))
+        if not named.name:
             raise OptionError(f"{root}: has no name to call the output after; say where with -o")
-        target = real_root.parent / f"{real_root.name}{container.suffix}"
-    else:
-        target = Path(os.path.realpath(options.output))
+        output = named.parent / f"{named.name}{container.suffix}"
+    target = Path(os.path.realpath(output))
     if target == real_root:
-        raise OutputError(f"{options.output}: is the input itself; choose another with -o")
+        raise OutputError(f"{output}: is the input itself; choose another with -o")
     if target in real_root.parents:
-        raise OutputError(f"{options.output}: holds the input; choose another with -o")
+        raise OutputError(f"{output}: holds the input; choose another with -o")
     if not target.parent.is_dir():
         raise OutputError(f"{target.parent}: no such folder, so {target.name} cannot be made in it. Make it first (mkdir -p).")
     return target

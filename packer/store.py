@@ -49,10 +49,8 @@ class Store:
         for name in (INDEX_FILE, NAMES_FILE):
             entry = self.manifest.files[name]
             if file_digest(Path(self.path, name)) != entry.digest:
-                raise CorruptDatasetError(
-                    f"{self.path / name}: its contents are not those that were packed (the digest differs). "
-                    "Copy the dataset again, or pack again."
-                )
+                problem = "its contents are not those that were packed (the digest differs)"
+                raise CorruptDatasetError(Path(self.path, name), problem)
 
     def _open(self) -> None:
         self.manifest: Manifest = load_manifest(self.path)
@@ -70,7 +68,7 @@ class Store:
         self.path, self.mmap, self.verify = state["path"], state["mmap"], state["verify"]
         self._open()
         if self._fingerprint != state["fingerprint"]:
-            raise DatasetChangedError(f"{self.path}: replaced or changed since the dataset was opened. Open it again.")
+            raise DatasetChangedError(self.path, "replaced or changed since the dataset was opened")
 
     def __len__(self) -> int:
         return self.manifest.samples
@@ -127,7 +125,7 @@ def _identify(path: Path, expected: int) -> FileIdentity:
     try:
         info = os.stat(path)
     except OSError as error:
-        raise CorruptDatasetError(f"{path}: {error.strerror}. Copy the dataset again, or pack again.") from error
+        raise CorruptDatasetError(path, error.strerror or type(error).__name__) from error
     if info.st_size != expected:
         raise TruncatedFileError(path, info.st_size, expected)
     return identify(info)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packer.errors import DatasetError
+from packer.errors import CorruptDatasetError, DatasetError
 from packer.extents import ExtentReader
 from packer.files import file_digest
 from packer.index import Index
@@ -26,7 +26,7 @@ class Finding:
     """Something that is not as it was packed.
 
     Attributes:
-        file: name of the file inside the dataset, or its path where the dataset cannot be opened.
+        file: name of the file inside the dataset.
         problem: what was found.
         index: number of the sample, where it is about one.
         name: original relative path of that sample.
@@ -47,12 +47,15 @@ def verify_dataset(path: str | os.PathLike[str], on_progress: OnProgress | None 
     Args:
         path: the dataset's folder.
         on_progress: called with samples done and samples in all, now and then.
+
+    Raises:
+        DatasetError: there is no packed dataset at all.
     """
     try:
         store = Store(path)
         index = store.index
-    except DatasetError as error:
-        yield Finding(str(path), str(error))
+    except CorruptDatasetError as error:
+        yield Finding(error.path.name, error.problem)
         return
     manifest = store.manifest
     yield from payload_findings(manifest, index, store.extents, on_progress)
@@ -78,8 +81,10 @@ def payload_findings(
             body = extents.read(record.shard, record.offset, record.size)
             same = payload_digest(manifest.header, body) == record.digest
             problem = "" if same else "its bytes are not those that were packed (the digest differs)"
-        except (OSError, DatasetError) as error:
-            problem = str(error)
+        except DatasetError as error:
+            problem = error.problem
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
         if problem:
             yield Finding(extents.path(record.shard).name, problem, i, display_name(index.name(i)))
         if on_progress and (i + 1) % _PROGRESS_EVERY == 0:
