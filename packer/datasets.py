@@ -221,7 +221,7 @@ def _require_picklable(name: str, function: object) -> None:
     """Say which argument is at fault; pickle itself says "Can't get local object" and no more."""
     try:
         pickle.dumps(function)
-    except Exception as error:
+    except Exception as error:  # pickle raises PicklingError, AttributeError, TypeError and what a __reduce__ raises
         raise pickle.PicklingError(
             f"{name}= cannot be sent to a worker process ({error}). Define it with `def` at the top level of a module, or use "
             'multiprocessing_context="fork" where the system has it.'

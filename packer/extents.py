@@ -87,7 +87,7 @@ class ExtentReader:
         while done < len(buffer):  # the kernel gives at most 2 GiB at once, a network file system sometimes less
             count = file.read_into(offset + done, buffer[done:])
             if not count:
-                raise TruncatedFileError(self.path(shard), offset + done, self._shards[shard].size_bytes)
+                raise TruncatedFileError(self.path(shard), file.size(), self._shards[shard].size_bytes)
             done += count
 
     def _require_inside(self, shard: int, offset: int, size: int) -> None:
@@ -137,6 +137,8 @@ def _identify_shard(path: Path, expected: int) -> FileIdentity:
         info = os.lstat(path)
     except FileNotFoundError:
         raise CorruptDatasetError(path, "missing") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that cannot exist on this system
+        raise CorruptDatasetError(path, f"cannot be looked at ({error})") from None
     if not stat.S_ISREG(info.st_mode):
         raise CorruptDatasetError(path, "no regular file")
     if info.st_size != expected:
@@ -154,6 +156,9 @@ class _OpenFile:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = None if _HAS_PREAD else threading.Lock()  # where there is no preadv there is no fork either
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
 
     def read(self, offset: int, size: int) -> bytes:
         if self._lock is None:
@@ -183,6 +188,9 @@ class _MappedFile(_OpenFile):
     def __init__(self, descriptor: int) -> None:
         self._map = _mmap.mmap(descriptor, 0, access=_mmap.ACCESS_READ)
         os.close(descriptor)
+
+    def size(self) -> int:
+        return self._map.size()
 
     def read(self, offset: int, size: int) -> bytes:
         return self._map[offset : offset + size]

@@ -238,7 +238,9 @@ def _text(value: object) -> str:
 def _plain_name(value: object) -> str:
     name = _text(value)
     # A stranger's manifest must not make the reader open a file outside the dataset's folder.
-    if not name or name in (".", "..") or any(character in name for character in "/\\:\0"):
+    # The names that packer gives are printable ASCII; what is longer or other cannot exist on some system.
+    plain = name.isascii() and name.isprintable() and 0 < len(name) <= 255 and not set(name) & set("/\\:")
+    if not plain or name in (".", ".."):
         raise _ManifestError(f"{name!r} is no plain file name")
     return name
 

@@ -6,6 +6,7 @@ Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, 
 from __future__ import annotations
 
 import ast
+import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,10 +46,7 @@ class Header:
     @property
     def body_bytes(self) -> int:
         """Exact size of the body."""
-        count = 1
-        for length in self.shape:  # Python's integers: a hostile shape overflows numpy's
-            count *= length
-        return count * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize  # Python's integers: a hostile shape overflows numpy's
 
 
 def parse_header(data: bytes | memoryview) -> Header:
@@ -91,12 +89,16 @@ def _parse(header: bytes, at: int, encoding: str) -> Header:
         raise Unfit("bad_header", "the header has not the keys descr, fortran_order and shape")
     shape, fortran_order = fields["shape"], fields["fortran_order"]
     if not isinstance(fortran_order, bool):
-        raise Unfit("bad_header", f"fortran_order is {fortran_order!r}, True or False is expected")
+        raise Unfit("bad_header", f"fortran_order is {_short(fortran_order)}, True or False is expected")
     if not isinstance(shape, tuple) or not all(type(n) is int and 0 <= n < 2**63 for n in shape):
         raise Unfit("bad_header", f"shape is {_short(shape)}, non-negative integers are expected")
     if len(shape) > _MAX_DIMENSIONS:
         raise Unfit("unsupported_dtype", f"{len(shape)} dimensions, at most {_MAX_DIMENSIONS} are kept")
-    return Header(_dtype(fields["descr"]), shape, fortran_order, len(header))
+    dtype = _dtype(fields["descr"])
+    # A zero among the lengths makes the body empty, but no library makes an array whose other lengths overflow.
+    if dtype.itemsize * math.prod(length or 1 for length in shape) >= 2**63:
+        raise Unfit("bad_header", f"shape {_short(shape)} is larger than any memory")
+    return Header(dtype, shape, fortran_order, len(header))
 
 
 def _dtype(descr: object) -> np.dtype[Any]:
@@ -124,5 +126,8 @@ def _tuples(descr: object) -> object:
 
 
 def _short(value: object) -> str:
-    text = str(value) if isinstance(value, (np.dtype, BaseException)) else repr(value)
+    try:
+        text = str(value) if isinstance(value, (np.dtype, BaseException)) else repr(value)
+    except ValueError:  # Python refuses to print an integer of more than 4,300 digits
+        return "a number too long to print"
     return text if len(text) <= 120 else f"{text[:117]}..."

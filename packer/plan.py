@@ -27,11 +27,9 @@ class ShardLimits:
     size_bytes: int = DEFAULT_SHARD_BYTES
     samples: int = 0
 
-    def is_full(self, size_bytes: int, samples: int, next_bytes: int) -> bool:
-        """Whether a shard of so many bytes and samples must be closed before another ``next_bytes`` are added."""
-        if not samples:
-            return False
-        return size_bytes + next_bytes > self.size_bytes or 0 < self.samples <= samples
+    def is_full(self, next_size_bytes: int, samples: int) -> bool:
+        """Whether a shard must be closed before another sample, with which it would have ``next_size_bytes``."""
+        return samples > 0 and (next_size_bytes > self.size_bytes or 0 < self.samples <= samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ in the process that packs. Bytes travel as Latin-1 text.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -19,6 +21,8 @@ from packer.check import CheckSettings
 from packer.model import Kept, Note, Skipped, Verdict
 
 __all__ = ["decode_verdict", "encode_verdict", "main"]
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 CheckFunction = Callable[[bytes, CheckSettings], Verdict]
 
@@ -52,6 +56,7 @@ def decode_verdict(values: list[Any]) -> Verdict:
 
 def main() -> None:
     """Serve until standard input ends. The first line says how to check."""
+    _die_with_parent()
     answers = _take_over_stdout()
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     first = sys.stdin.buffer.readline()
@@ -66,6 +71,12 @@ def main() -> None:
     while True:
         names = json.loads(requests.get())
         _answer(answers, [encode_verdict(check(os.path.join(root, name.encode("latin-1")), settings)) for name in names])
+
+
+def _die_with_parent() -> None:
+    """Linux: be killed when the packing process is, even while a decoder hangs without ever letting another thread run."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:

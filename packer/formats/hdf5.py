@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from packer.errors import OutputError
 from packer.formats._base import Format, NativeSample, Written
 from packer.model import Extent, Sample
-from packer.npyheader import Header, parse_header
+from packer.npyheader import parse_header
 from packer.plan import WritePlan
 
 __all__ = ["FORMAT"]
@@ -44,6 +44,7 @@ _FILE = "data.h5"
 _START = 1 << 20  # where payloads begin: behind all that HDF5 writes before the first dataset
 _BUFFER = 1 << 20
 _CHUNK_BYTES = 1 << 20
+_MAX_RANK = 32  # axes that an HDF5 dataset can have
 
 
 class _Writer:
@@ -97,6 +98,8 @@ class _Writer:
         self._file.flush()
         with self._path.open("rb") as old, spare.open("wb") as new:
             new.write(old.read(_START))
+            old.seek(_START)  # which is beyond its end while all payloads so far are empty
+            new.seek(_START)
             for i, size in enumerate(self._sizes):
                 new.write(header)
                 new.write(old.read(size))
@@ -137,18 +140,20 @@ def _is_plain_array(header: bytes) -> bool:
     """Whether arrays with this header can lie in an array dataset as they are: row-major, and in little-endian order."""
     if not header:
         return False
-    parsed: Header = parse_header(header)
+    parsed = parse_header(header)
+    if len(parsed.shape) >= _MAX_RANK:  # the samples are one more axis
+        return False
     return parsed.dtype.newbyteorder("<") == parsed.dtype and (not parsed.fortran_order or len(parsed.shape) < 2)
 
 
 def _create_data(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], total: int) -> int:
     """Create the dataset over the payloads that stand in the file already, and return where it begins."""
-    small = None
+    small = b""
     if total < _START:
-        # HDF5 aligns only what is at least as large as the alignment: less is taken out and written through h5py.
+        # HDF5 aligns only what is at least as large as the alignment: less is taken out, and put where HDF5 has room for it.
         with path.open("r+b") as file:
             file.seek(_START)
-            small = np.frombuffer(file.read(total), np.uint8)
+            small = file.read(total)
             file.truncate(_end_of_hdf5(path))
     with h5py.File(path, "r+", libver="earliest", alignment_threshold=_START, alignment_interval=_START) as file:
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -158,13 +163,14 @@ def _create_data(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], total
         properties.set_obj_track_times(False)
         space = h5py.h5s.create_simple(shape)
         data = h5py.h5d.create(file.id, b"data", h5py.h5t.py_create(dtype, logical=True), space, properties)
-        if not total:
-            return 0
-        if small is not None:
-            data.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(small).view(dtype).reshape(shape))
-        start = int(data.get_offset())
-        if small is None and start != _START:
-            raise OutputError(f"{path}: HDF5 placed the data at byte {start:,}, {_START:,} is expected. Please report this.")
+        start = int(data.get_offset()) if total else 0
+    if total >= _START and start != _START:
+        raise OutputError(f"{path}: HDF5 placed the data at byte {start:,}, {_START:,} is expected. Please report this.")
+    if small:
+        # Not through h5py, which makes 1 of every byte of a bool array that is not 0.
+        with path.open("r+b") as file:
+            file.seek(start)
+            file.write(small)
     return start
 
 
@@ -191,7 +197,8 @@ def _read_native(folder: Path, files: list[str], header: bytes) -> Iterator[Nati
         labels = file.get("label")
         offsets: NDArray[np.uint64] | None = file["offset"][...] if "offset" in file else None
         for i in range(len(names)):
-            body = data[i] if offsets is None else data[int(offsets[i]) : int(offsets[i + 1])]
+            # A slice also where it is one element: as a scalar, h5py gives a bool and not its byte.
+            body = data[i : i + 1] if offsets is None else data[int(offsets[i]) : int(offsets[i + 1])]
             label = int(labels[i]) if labels is not None else None
             yield NativeSample(header + np.asarray(body).tobytes(), label, bytes(names[i]))
 

@@ -56,9 +56,7 @@ class _Writer:
         try:
             if self._used > self._space:
                 # A file grew after the scan had seen it.
-                self._commit()
-                self._space = 2 * self._used
-                self._environment.set_mapsize(self._space)
+                self._commit(2 * self._used)
             self._transaction.put(f"{sample.key}.{sample.type.extension}".encode(), payload, append=True)
             self._uncommitted += len(payload)
             self._samples += 1
@@ -78,8 +76,11 @@ class _Writer:
     def close(self) -> None:
         self._environment.close()
 
-    def _commit(self) -> None:
+    def _commit(self, new_space: int = 0) -> None:
         self._transaction.commit()
+        if new_space:
+            self._space = new_space
+            self._environment.set_mapsize(new_space)
         self._transaction = self._environment.begin(write=True)
         self._uncommitted = 0
 

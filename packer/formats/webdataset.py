@@ -54,7 +54,7 @@ class _Writer:
             members.append(("cls", str(sample.label).encode()))
         members.append(("json", self._metadata(sample)))
         needed = sum(_BLOCK + _padded(len(data)) for _, data in members)
-        if self._plan.limits.is_full(self._position, self._samples_in_shard, needed + 2 * _BLOCK):
+        if self._plan.limits.is_full(_file_size(self._position + needed), self._samples_in_shard):
             self._close_shard()
         if self._file is None:
             self._file = Path(self._plan.folder, _shard_name(len(self._files))).open("wb", buffering=_BUFFER)
@@ -81,8 +81,7 @@ class _Writer:
     def _close_shard(self) -> None:
         if self._file is None:
             return
-        end = self._position + 2 * _BLOCK
-        self._file.write(bytes(end + -end % _RECORD - self._position))
+        self._file.write(bytes(_file_size(self._position) - self._position))
         path = Path(self._file.name)
         self.close()
         self._plan.shard_done(path)
@@ -110,6 +109,12 @@ class _Writer:
 
 def _shard_name(number: int) -> str:
     return f"shard-{number:06d}.tar"
+
+
+def _file_size(end: int) -> int:
+    """Size of a shard whose last member ends at a position."""
+    closed = end + 2 * _BLOCK
+    return closed + -closed % _RECORD
 
 
 def _padded(size: int) -> int:
