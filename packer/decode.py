@@ -28,6 +28,7 @@ from packer.errors import OptionError
 from packer.index import Record
 from packer.model import DEFAULT_MAX_PIXELS, MODES, TYPES
 from packer.npyheader import parse_header
+from packer.pngchunks import without_metadata
 
 __all__ = ["OUTPUTS", "ReadOptions", "decode_array", "decode_picture"]
 
@@ -114,8 +115,7 @@ def decode_picture(payload: bytes, record: Record, options: ReadOptions) -> Imag
         fast = _decode_jpeg(payload, record, options)
         if fast is not None:
             return fast
-    picture = _open(payload, kind, options.max_pixels)
-    picture.load()
+    picture = _load(payload, kind, options.max_pixels)
     if options.orient and record.orientation in _TURNS:
         picture = picture.transpose(_TURNS[record.orientation])
     picture = _convert(picture, options)
@@ -153,6 +153,19 @@ def _decode_jpeg(payload: bytes, record: Record, options: ReadOptions) -> Image.
 def _least(min_size: tuple[int, int] | None, stored: tuple[int, int]) -> tuple[int, int]:
     """What simplejpeg must not go below; asking for more than there is gives the whole picture."""
     return min_size or stored
+
+
+def _load(payload: bytes, kind: str, max_pixels: int) -> Image.Image:
+    try:
+        picture = _open(payload, kind, max_pixels)
+        picture.load()
+    # Any class: Pillow refuses sound pixels for a block beside them, such as a colour profile that inflates to over 1 MiB.
+    except Exception:
+        if kind != "png":
+            raise
+        picture = _open(without_metadata(payload), kind, max_pixels)
+        picture.load()
+    return picture
 
 
 def _open(payload: bytes, kind: str, max_pixels: int) -> Image.Image:

@@ -94,11 +94,7 @@ def _parse(header: bytes, at: int, encoding: str) -> Header:
         raise Unfit("bad_header", f"shape is {_short(shape)}, non-negative integers are expected")
     if len(shape) > _MAX_DIMENSIONS:
         raise Unfit("unsupported_dtype", f"{len(shape)} dimensions, at most {_MAX_DIMENSIONS} are kept")
-    dtype = _dtype(fields["descr"])
-    # A zero among the lengths makes the body empty, but no library makes an array whose other lengths overflow.
-    if dtype.itemsize * math.prod(length or 1 for length in shape) >= 2**63:
-        raise Unfit("bad_header", f"shape {_short(shape)} is larger than any memory")
-    return Header(dtype, shape, fortran_order, len(header))
+    return Header(_dtype(fields["descr"]), shape, fortran_order, len(header))
 
 
 def _dtype(descr: object) -> np.dtype[Any]:

@@ -8,11 +8,12 @@ format can tell. ``check_source`` is a function of small picklable values; it ru
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 
 import xxhash
 
-from packer.check import jpeg, npy, pictures
+from packer.check import jpeg, npy, pictures, png
 from packer.check.sniff import sniff
 from packer.check.verdict import Finding
 from packer.files import read_regular_file
@@ -55,7 +56,10 @@ def check_source(path: bytes, settings: CheckSettings) -> Verdict:
 def check_bytes(data: bytes, path: bytes, settings: CheckSettings) -> Verdict:
     """Judge the bytes of a file; ``path`` is only looked at for its extension."""
     try:
-        finding = _look(data, settings)
+        # Decoders warn of much that the verdict says already, and with warnings as errors a sound file would be lost.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            finding = _look(data, settings)
     except Unfit as unfit:
         return Skipped(unfit.code, unfit.detail)
     # Decoders raise SyntaxError, ValueError, struct.error, RecursionError, MemoryError and more on damaged files; the
@@ -84,6 +88,8 @@ def _look(data: bytes, settings: CheckSettings) -> Finding:
         return Finding(kind)
     if kind == "jpeg":
         return jpeg.check(data, settings.max_pixels)
+    if kind == "png":
+        return png.check(data, settings.max_pixels)
     return pictures.check(data, kind, settings.max_pixels)
 
 

@@ -5,7 +5,9 @@ Layout: TIFF 6.0, section 2; the tag is 0x0112 of the Exif standard (CIPA DC-008
 
 from __future__ import annotations
 
-__all__ = ["BrokenExifError", "orientation"]
+from packer.model import Note
+
+__all__ = ["BrokenExifError", "orientation", "orientation_or_note"]
 
 _ORIENTATION = 0x0112
 
@@ -36,3 +38,14 @@ def orientation(block: bytes) -> int:
             value = number(entry + 8, 2)
             return value if 1 <= value <= 8 else 1
     return 1
+
+
+def orientation_or_note(block: bytes | None, notes: list[Note]) -> int:
+    """The orientation, 1 where there is no block; a broken block adds a warning, since the picture beside it is sound."""
+    if block is None:
+        return 1
+    try:
+        return orientation(block)
+    except BrokenExifError as error:
+        notes.append(Note("bad_metadata", str(error)))
+        return 1

@@ -7,12 +7,10 @@ refuse for a block that is no part of the picture, is decided again.
 
 from __future__ import annotations
 
-import re
-
 import simplejpeg
 
 from packer.check import pictures
-from packer.check.exif import BrokenExifError, orientation
+from packer.check.exif import orientation_or_note
 from packer.check.jpegmarkers import Markers, walk
 from packer.check.verdict import Finding, require_pixels
 from packer.model import Note, Unfit
@@ -24,7 +22,7 @@ _MODES = {1: ("L", "GRAY"), 3: ("RGB", "GRAY"), 4: ("CMYK", "CMYK")}
 # Legal sampling factors that TurboJPEG's interface has no name for; libjpeg itself, and so Pillow, decodes them.
 _NEEDS_SECOND_DECODER = "Could not determine subsampling level"
 _BAD_PROFILE = "bad ICC marker"
-_EXTRANEOUS_AT_END = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
+_EXTRANEOUS_AT_END = "extraneous bytes before marker 0xd9"
 
 
 def check(data: bytes, max_pixels: int) -> Finding:
@@ -33,7 +31,9 @@ def check(data: bytes, max_pixels: int) -> Finding:
     Raises:
         Unfit: ``truncated``, ``corrupt``, ``too_large``, ``unsupported_format`` (lossless and 12-bit JPEG).
     """
-    markers = walk(data, whole=not data.endswith(b"\xff\xd9"))
+    markers = walk(data, whole=False)
+    if markers.end != len(data):  # something follows the picture, or the end marker is missing: worth a closer look
+        markers = walk(data, whole=True)
     require_pixels(markers.width, markers.height, max_pixels)
     if markers.precision != 8:
         raise Unfit("unsupported_format", f"JPEG with {markers.precision} bits a component: convert it to PNG or .npy")
@@ -51,12 +51,7 @@ def check(data: bytes, max_pixels: int) -> Finding:
         frames = pictures.count_frames(data, "jpeg")
     elif 0 <= markers.end < len(data):
         warnings.append(Note("trailing_bytes", f"{len(data) - markers.end:,} bytes after the end of the picture"))
-    turned = 1
-    if markers.exif is not None:
-        try:
-            turned = orientation(markers.exif)
-        except BrokenExifError as error:
-            warnings.append(Note("bad_metadata", str(error)))
+    turned = orientation_or_note(markers.exif, warnings)
     return Finding("jpeg", mode, markers.width, markers.height, frames, turned, warnings=tuple(warnings))
 
 
@@ -72,8 +67,8 @@ def _decode(data: bytes, colorspace: str, max_pixels: int) -> list[Note]:
         if _NEEDS_SECOND_DECODER in message:
             pictures.check(data, "jpeg", max_pixels)
             return []
-        found = _EXTRANEOUS_AT_END.search(message)
-        if found and _is_padding(data, int(found[1])):
+        if _EXTRANEOUS_AT_END in message:
+            _strict_or_unfit(_without_padding(data), colorspace)
             return []
         raise _unfit(data, message) from error
     return []
@@ -101,10 +96,17 @@ def _unfit(data: bytes, message: str) -> Unfit:
     return Unfit("corrupt", f"the decoder says: {message}")
 
 
-def _is_padding(data: bytes, count: int) -> bool:
-    """Whether the bytes before the end marker are one byte repeated; otherwise they can be half a picture."""
+def _without_padding(data: bytes) -> bytes:
+    """The file without the run of one repeated byte before its end marker.
+
+    Some writers pad there, which is harmless. But a file that was cut, filled up and ended looks the same: its decoder makes
+    pixels of the filling, as much as it needs, and calls only the rest extraneous. Without all of it, that file ends too early.
+    """
     end = walk(data, whole=True).end - 2
-    return 0 < count <= end and len(set(data[end - count : end])) == 1
+    if end <= 0:
+        return data
+    kept = data[:end].rstrip(data[end - 1 : end])
+    return kept + data[end:]
 
 
 def _without_profile(data: bytes) -> bytes:

@@ -61,7 +61,8 @@ def walk(data: bytes, *, whole: bool) -> Markers:
 
     Args:
         data: the file.
-        whole: go on to the end marker; otherwise stop where all components of a sequential picture have had a scan.
+        whole: go on to the end marker; otherwise stop where all components of a sequential picture have had a scan, and take
+            the next two bytes that look like the end marker for it (there are none such in entropy-coded data).
 
     Raises:
         Unfit: ``truncated`` where the file ends inside a segment, ``corrupt`` where no picture is found, ``too_large``
@@ -79,19 +80,21 @@ def walk(data: bytes, *, whole: bool) -> Markers:
             found.end = position
             break
         if position + 2 > len(data):
-            raise Unfit("truncated", f"ends inside a segment at byte {position:,}")
+            raise Unfit(_short_code(data), f"ends inside a segment at byte {position:,}")
         length = int.from_bytes(data[position : position + 2], "big")
         body = data[position + 2 : position + length]
         if length < 2:
             raise Unfit("corrupt", f"a segment of length {length} at byte {position:,}")
         if len(body) < length - 2:
-            raise Unfit("truncated", f"a segment at byte {position:,} needs {length:,} bytes, {len(body) + 2:,} are left")
+            raise Unfit(_short_code(data), f"a segment at byte {position:,} needs {length:,} bytes, {len(body) + 2:,} are left")
         position += length
         if marker in _FRAMES:
             _frame(found, marker, body)
         elif marker == 0xDA:
             _scan(found, body)
             if not (whole or found.progressive or found.unfinished):
+                at = data.find(b"\xff\xd9", position)
+                found.end = at + 2 if at >= 0 else -1
                 break
         elif marker == 0xE1 and found.exif is None and body.startswith(b"Exif\0\0"):
             found.exif = body[6:]
@@ -104,6 +107,11 @@ def walk(data: bytes, *, whole: bool) -> Markers:
     if not found.scans:
         raise Unfit("truncated" if found.end == -1 else "corrupt", "no scan, so no pixels")
     return found
+
+
+def _short_code(data: bytes) -> str:
+    """A segment that is longer than the file: the file was cut, or, where its end is in place, bytes inside it are wrong."""
+    return "corrupt" if data.endswith(b"\xff\xd9") else "truncated"
 
 
 def _next_marker(data: bytes, position: int) -> tuple[int, int]:

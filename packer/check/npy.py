@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,9 @@ def check(data: bytes, *, count_nonfinite: bool) -> Finding:
         )
     warnings = []
     if expected == 0:
+        # A zero among the lengths makes the body empty, but no library makes an array whose other lengths overflow.
+        if header.dtype.itemsize * math.prod(length or 1 for length in header.shape) >= 2**63:
+            raise Unfit("bad_header", f"shape {header.shape} is larger than any memory")
         warnings.append(Note("empty_array", f"shape {header.shape}"))
     if PYTHON2_LONG.search(data[: header.size_bytes].decode("latin-1")):
         warnings.append(Note("bad_metadata", "the shape is written as by Python 2 (with L)"))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import io
 import re
-import warnings as python_warnings
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from packer.check.exif import BrokenExifError, orientation
+from packer.check.exif import orientation_or_note
 from packer.check.verdict import Finding, require_pixels
 from packer.model import Note, Unfit
+from packer.pngchunks import without_metadata
 
 __all__ = ["PILLOW_FORMATS", "check", "count_frames"]
 
@@ -59,6 +59,24 @@ def check(data: bytes, kind: str, max_pixels: int) -> Finding:
     return Finding(kind, mode, width, height, frames, turned, warnings=tuple(notes))
 
 
+def mode_of_png(data: bytes, notes: list[Note]) -> str:
+    """Pillow's mode of a PNG file whose pixels are known to be whole, and that the reader can open it.
+
+    Raises:
+        Unfit: it cannot.
+    """
+    try:
+        with _open(data, "png") as picture:
+            return picture.mode
+    except Exception as error:  # noqa: BLE001 - SyntaxError, ValueError, OSError and others for blocks beside the pixels
+        notes.append(Note("bad_metadata", f"Pillow cannot open it with its metadata: {error}"))
+    try:
+        with _open(without_metadata(data), "png") as picture:
+            return picture.mode
+    except Exception as error:
+        raise _unfit(error, "png") from error
+
+
 def count_frames(data: bytes, kind: str) -> int:
     """Number of pictures in a file; 1 where its index of pictures is broken."""
     try:
@@ -71,9 +89,7 @@ def count_frames(data: bytes, kind: str) -> int:
 def _open(data: bytes, kind: str) -> ImageFile.ImageFile:
     # The limit is ours (`require_pixels`), and is looked at before anything is decoded.
     Image.MAX_IMAGE_PIXELS = None
-    with python_warnings.catch_warnings():
-        python_warnings.simplefilter("ignore")
-        return Image.open(io.BytesIO(data), formats=PILLOW_FORMATS[kind])
+    return Image.open(io.BytesIO(data), formats=PILLOW_FORMATS[kind])
 
 
 def _visit_frames(picture: ImageFile.ImageFile, max_pixels: int) -> int:
@@ -93,11 +109,7 @@ def _visit_frames(picture: ImageFile.ImageFile, max_pixels: int) -> int:
 def _orientation(picture: ImageFile.ImageFile, notes: list[Note]) -> int:
     block = picture.info.get("exif")
     if isinstance(block, bytes) and block:
-        try:
-            return orientation(block.removeprefix(b"Exif\0\0"))
-        except BrokenExifError as error:
-            notes.append(Note("bad_metadata", str(error)))
-            return 1
+        return orientation_or_note(block.removeprefix(b"Exif\0\0"), notes)
     if picture.format == "TIFF":
         value = picture.getexif().get(0x0112, 1)
         return value if isinstance(value, int) and 1 <= value <= 8 else 1
