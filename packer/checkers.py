@@ -68,9 +68,14 @@ class CheckPool:
         start = {"root": root.decode("latin-1"), "settings": dataclasses.asdict(settings), "check": check}
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers = [_Worker(json.dumps(start).encode() + b"\n", timeout_s) for _ in range(workers)]
-        for worker in self._workers:
-            worker.start()  # all at once, and before the scan: loading the decoders takes a quarter of a second
-            self._idle.put(worker)
+        try:
+            for worker in self._workers:
+                worker.start()  # all at once, and before the scan: loading the decoders takes a quarter of a second
+                self._idle.put(worker)
+        except PackerError:
+            for worker in self._workers:
+                worker.stop()
+            raise
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="packer-check")
 
     def close(self) -> None:
@@ -153,13 +158,16 @@ class _Worker:
                 raise PackerError("the checking workers were stopped")
             _end(self._process)
             self._ready = False
-            self._process = process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                **_PLATFORM,
-            )
+            try:
+                self._process = process = subprocess.Popen(
+                    [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._errors,
+                    **_PLATFORM,
+                )
+            except OSError as error:
+                raise PackerError(f"a checking worker cannot be started ({sys.executable}): {error.strerror}") from error
         _write(process, self._greeting)
         return process
 

@@ -55,6 +55,7 @@ class Staging:
         self._old = target.parent / f".{target.name}.old"
         self.found_unfinished = False
         self._lock = -1
+        self._is_ours = False
         self._recover()
         self._overwrite = overwrite and _exists(target)
         if _exists(target):
@@ -71,8 +72,9 @@ class Staging:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        # After a commit with exchange the old output stands here, otherwise what an error left; both can go.
-        shutil.rmtree(self.folder, ignore_errors=True)
+        # The partial folder may belong to the next job by now: the target was free for it since the rename.
+        if self._is_ours:
+            shutil.rmtree(self.folder, ignore_errors=True)
         self._unlock()
 
     def sync(self, path: Path) -> None:
@@ -97,24 +99,36 @@ class Staging:
             self._exchange()
         else:
             _rename_to_nothing(self.folder, self._target)
+            self._is_ours = False
         _sync_folder(self._target.parent)
 
     def _exchange(self) -> None:
-        if _renameat2(self.folder, self._target, _EXCHANGE):
-            return
+        mine = self._lock
+        self._lock = _lock(self._target, self._target)  # of the old output, which is about to be the partial folder
+        try:
+            if _renameat2(self.folder, self._target, _EXCHANGE):
+                return
+        finally:
+            if mine != -1:
+                os.close(mine)
         # Two renames; a stop between them is mended by `_recover` at the next run.
         self._target.rename(self._old)
-        self.folder.rename(self._target)
+        try:
+            self.folder.rename(self._target)
+        except OSError:
+            self._old.rename(self._target)
+            raise
+        self._is_ours = False
         shutil.rmtree(self._old, ignore_errors=True)
 
     def _recover(self) -> None:
-        if not is_packed_dataset(self._old):
+        if not _exists(self._old):
             return
-        if _exists(self._target):
-            shutil.rmtree(self._old, ignore_errors=True)
-        else:
+        if not _exists(self._target) and is_packed_dataset(self._old):
             with contextlib.suppress(OSError):
                 self._old.rename(self._target)
+        else:
+            shutil.rmtree(self._old, ignore_errors=True)
 
     def _make_folder(self) -> None:
         while True:
@@ -124,6 +138,7 @@ class Staging:
                 self.found_unfinished = True
                 _require_own_folder(self.folder)
             if self._take_lock():
+                self._is_ours = True
                 break
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -137,17 +152,10 @@ class Staging:
 
         The lock dies with the process, and needs no file that could be left behind or renamed along.
         """
-        if sys.platform == "win32":
-            return True
         self._unlock()
-        self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OutputError(f"{self._target}: another job is packing to it right now (it holds {self.folder.name})") from None
-        except OSError as error:
-            if error.errno not in _SAME_AS_NO_LOCKS:
-                raise
+        self._lock = _lock(self.folder, self._target)
+        if self._lock == -1:
+            return True
         try:
             return os.path.samestat(os.fstat(self._lock), os.lstat(self.folder))
         except FileNotFoundError:
@@ -157,6 +165,23 @@ class Staging:
         if self._lock != -1:
             os.close(self._lock)
             self._lock = -1
+
+
+def _lock(folder: Path, target: Path) -> int:
+    """Lock a folder; returns the descriptor that holds the lock, -1 where the system has no such locks."""
+    if sys.platform == "win32":
+        return -1
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise OutputError(f"{target}: another job is packing to it right now (it holds {folder.name})") from None
+    except OSError as error:
+        if error.errno not in _SAME_AS_NO_LOCKS:
+            os.close(descriptor)
+            raise
+    return descriptor
 
 
 def _exists(path: Path) -> bool:

@@ -10,10 +10,11 @@ what is open then needs no position, no lock and no environment.
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
 import numpy as np
@@ -105,9 +106,8 @@ class PackedDataset(_Base):
 
     @property
     def targets(self) -> NDArray[np.int64]:
-        """Labels of all samples: int64, shape (samples,), read-only, -1 where there are none. No copy is made."""
-        labels: NDArray[np.int64] = self._store.index.records["label"]
-        return labels
+        """Labels of all samples: int64, shape (samples,), read-only, -1 where there are none."""
+        return self._store.targets
 
     @property
     def names(self) -> Names:
@@ -116,6 +116,10 @@ class PackedDataset(_Base):
 
     def __len__(self) -> int:
         return len(self._store)
+
+    def __iter__(self) -> Iterator[Any]:
+        # Without this, Python would iterate until the first IndexError, and take one from a transform for the end.
+        return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: SupportsIndex) -> Any:  # type: ignore[override]  # batches come by list, not by slice
         try:
@@ -161,6 +165,17 @@ class PackedDataset(_Base):
         classes = f"{len(manifest.classes)} classes" if manifest.classes else "no labels"
         return f"{type(self).__name__}({str(self._store.path)!r}: {manifest.format}, {len(self):,} samples, {classes})"
 
+    def __copy__(self) -> PackedDataset:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedDataset:
+        twin = copy.copy(self)
+        twin.transform = copy.deepcopy(self.transform, memo)
+        twin.target_transform = copy.deepcopy(self.target_transform, memo)
+        return twin
+
     def __getstate__(self) -> dict[str, Any]:
         for name in ("transform", "target_transform"):
             _require_picklable(name, getattr(self, name))
@@ -196,7 +211,7 @@ def open_dataset(path: str | os.PathLike[str], **options: Any) -> PackedDataset:
         The class named after the format where there is one, otherwise ``PackedDataset``.
     """
     opened = PackedDataset(path, **options)
-    for kind in PackedDataset.__subclasses__():
+    for kind in (LMDBDataset, HDF5Dataset, WebDatasetDataset):
         if kind.format == opened._store.manifest.format:
             opened.__class__ = kind
     return opened

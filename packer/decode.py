@@ -48,6 +48,7 @@ _FAST_JPEG = {
     ("L", "L"): "GRAY",
     ("L", "RGB"): "RGB",
 }  # mode in the file, mode wanted: colour space
+_ORIENTATION = 0x0112  # Exif tag
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -142,12 +143,15 @@ def _decode_jpeg(payload: bytes, record: Record, options: ReadOptions) -> Image.
         return None  # legal sampling factors that TurboJPEG has no name for; Pillow decodes them
     if pixels.shape[-1] == 1:
         pixels = pixels[:, :, 0]
-    if options.output == "pil" or (options.orient and record.orientation in _TURNS):
-        picture = Image.fromarray(pixels)
-        if options.orient and record.orientation in _TURNS:
-            picture = picture.transpose(_TURNS[record.orientation])
-        return picture if options.output == "pil" else np.array(picture)
-    return pixels
+    turn = _TURNS.get(record.orientation)
+    if options.output != "pil" and not (options.orient and turn):
+        return pixels
+    picture = Image.fromarray(pixels)
+    if turn and options.orient:
+        picture = picture.transpose(turn)
+    elif turn:
+        picture.getexif()[_ORIENTATION] = record.orientation  # for a transform that turns pictures by itself
+    return picture if options.output == "pil" else np.array(picture)
 
 
 def _least(min_size: tuple[int, int] | None, stored: tuple[int, int]) -> tuple[int, int]:

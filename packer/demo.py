@@ -21,7 +21,7 @@ def make_folder(folder: Path) -> None:
     Raises:
         FileExistsError: it exists already.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir()
     files = {**_circles(), **_gradients(), **_arrays()}
     for name, data in files.items():
         path = folder / name

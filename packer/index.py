@@ -33,20 +33,21 @@ of forked workers grow (pytorch/pytorch#13246).
 
 from __future__ import annotations
 
-import mmap
+import operator
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import CorruptDatasetError, TruncatedFileError
+from packer.errors import CorruptDatasetError, DatasetChangedError, TruncatedFileError
+from packer.files import OPEN_FLAGS, FileIdentity, OpenFile, identify
 from packer.model import MODES, TYPES, Extent, Kept, display_name
 
-__all__ = ["INDEX_FILE", "NAMES_FILE", "RECORD", "Index", "IndexWriter", "Names", "Record"]
+__all__ = ["INDEX_FILE", "NAMES_FILE", "RECORD", "Index", "IndexWriter", "Names", "Record", "index_size"]
 
 INDEX_FILE = "index.npy"
 NAMES_FILE = "names.bin"
@@ -63,6 +64,7 @@ _HEADER_BYTES = 512
 _MODE_CODES = {mode: code for code, mode in enumerate(MODES)}
 _TYPE_CODES = {kind.name: kind.code for kind in TYPES}
 _BLOCK = 65_536  # records a step where all are gone through
+_NAME_BLOCK = 4 << 20
 
 
 class Record(NamedTuple):
@@ -82,6 +84,11 @@ class Record(NamedTuple):
     offset: int
     size: int
     digest: int
+
+
+def index_size(samples: int) -> int:
+    """Exact size in bytes of the index of so many samples."""
+    return _HEADER_BYTES + samples * RECORD.itemsize
 
 
 def _header(samples: int) -> bytes:
@@ -132,17 +139,20 @@ class IndexWriter:
         self._index.seek(0)
         self._index.write(_header(self.samples))
         self._index.close()
-        records: NDArray[Any] = np.memmap(self._path, RECORD, "r+", _HEADER_BYTES, (self.samples,))
-        start = 0
-        for block in _blocks(extents):
-            places = np.array([(e.shard, e.offset, e.size) for e in block], [("shard", "u4"), ("offset", "u8"), ("size", "u8")])
-            target = records["data"][start : start + len(block)]
-            for column in ("shard", "offset", "size"):
-                target[column] = places[column]
-            start += len(block)
-        if start != self.samples:
-            raise CorruptDatasetError(self._path, f"the container holds {start:,} payloads, {self.samples:,} were packed")
-        records.flush()  # type: ignore[attr-defined]  # a memmap
+        done = 0
+        with self._path.open("r+b", buffering=0) as file:
+            for block in _blocks(extents):
+                places = np.array([tuple(extent) for extent in block], [("shard", "u4"), ("offset", "u8"), ("size", "u8")])
+                place = _HEADER_BYTES + done * RECORD.itemsize
+                file.seek(place)
+                records = np.fromfile(file, RECORD, len(block))
+                for column in ("shard", "offset", "size"):
+                    records["data"][column] = places[column]
+                file.seek(place)
+                file.write(records.tobytes())
+                done += len(block)
+        if done != self.samples:
+            raise CorruptDatasetError(self._path, f"the container holds {done:,} payloads, {self.samples:,} were packed")
 
     def close(self) -> None:
         """Close both files, finished or not."""
@@ -162,41 +172,44 @@ def _blocks(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
 
 
 class Index:
-    """Index and names of a dataset, mapped; nothing is read before it is asked for.
+    """Index and names of a dataset, open but not in memory: records are read when they are asked for.
 
-    The maps are of files that were just digested or whose identity was just compared. They hold no open position and
-    survive a fork.
+    Not mapped: a copy over a mapped file (``cp`` truncates it first) ends every process that looks at it with a bus error.
+    Reading a record instead costs a microsecond.
 
     Args:
         folder: the dataset.
         samples: number of samples, from the manifest.
+        expected: identities of index and names where they were looked at before, by file name.
 
     Raises:
-        TruncatedFileError: the index has not exactly the size that the number of samples asks for.
-        CorruptDatasetError: its header is not the one of this layout, or the names do not end where it says.
+        DatasetChangedError: one of the files is another than the one that was looked at.
+        TruncatedFileError: a file has not exactly the size that the number of samples, or the last record, asks for.
+        CorruptDatasetError: the header is not the one of this layout.
     """
 
-    def __init__(self, folder: Path, samples: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, samples: int, expected: Mapping[str, FileIdentity] | None = None) -> None:
+        expected = expected or {}
         self._samples = samples
-        path = Path(folder, INDEX_FILE)
-        expected = _HEADER_BYTES + samples * RECORD.itemsize
-        self._map = _map(path, expected)
-        if bytes(self._map[:_HEADER_BYTES]) != _header(samples):
-            raise CorruptDatasetError(path, f"its header is not that of an index of {samples:,} samples")
-        self._names_size = self[samples - 1].name_end if samples else 0
-        self.name_bytes = _map(Path(folder, NAMES_FILE), self._names_size)
+        self._records = _open(Path(folder, INDEX_FILE), index_size(samples), expected.get(INDEX_FILE))
+        if self._records.read(0, _HEADER_BYTES) != _header(samples):
+            raise CorruptDatasetError(self._records.path, f"its header is not that of an index of {samples:,} samples")
+        names_size = self[samples - 1].name_end if samples else 0
+        self._names = _open(Path(folder, NAMES_FILE), names_size, expected.get(NAMES_FILE))
 
     def __len__(self) -> int:
         return self._samples
 
     def __getitem__(self, index: int) -> Record:
-        return Record._make(_STRUCT.unpack_from(self._map, _HEADER_BYTES + index * RECORD.itemsize))
+        data = self._records.read(_HEADER_BYTES + index * RECORD.itemsize, RECORD.itemsize)
+        return Record._make(_STRUCT.unpack(data))
 
-    @property
-    def records(self) -> NDArray[Any]:
-        """All records, dtype ``RECORD``, shape (samples,), read-only, no copy."""
-        return np.frombuffer(self._map, RECORD, self._samples, _HEADER_BYTES)
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """All records in order, up to 65,536 at a time: dtype ``RECORD``, shape (n,), private."""
+        for start in range(0, self._samples, _BLOCK):
+            block = np.empty(min(_BLOCK, self._samples - start), RECORD)
+            self._records.read_into(_HEADER_BYTES + start * RECORD.itemsize, block.view(np.uint8).data)
+            yield block
 
     def name(self, index: int) -> bytes:
         """The original relative path of a sample, raw bytes.
@@ -206,20 +219,30 @@ class Index:
         """
         start = self[index - 1].name_end if index else 0
         end = self[index].name_end
-        if not start <= end <= self._names_size:
-            raise CorruptDatasetError(Path(self.folder, INDEX_FILE), f"the name of sample {index} lies outside {NAMES_FILE}")
-        return bytes(self.name_bytes[start:end])
+        if not start <= end <= self._names.size_bytes:
+            raise CorruptDatasetError(self._records.path, f"the name of sample {index} lies outside {NAMES_FILE}")
+        return self._names.read(start, end - start) if start < end else b""
+
+    def name_blocks(self) -> Iterator[bytes]:
+        """All names end to end, a few megabytes at a time."""
+        for start in range(0, self._names.size_bytes, _NAME_BLOCK):
+            yield self._names.read(start, min(_NAME_BLOCK, self._names.size_bytes - start))
 
 
-def _map(path: Path, expected: int) -> mmap.mmap | bytes:
+def _open(path: Path, size_bytes: int, expected: FileIdentity | None) -> OpenFile:
     try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno()).st_size
-            if found != expected:
-                raise TruncatedFileError(path, found, expected)
-            return mmap.mmap(file.fileno(), expected, access=mmap.ACCESS_READ) if expected else b""
+        descriptor = os.open(path, OPEN_FLAGS)
     except OSError as error:
+        if expected and isinstance(error, FileNotFoundError):
+            raise DatasetChangedError(path, "removed since the dataset was opened") from None
         raise CorruptDatasetError(path, error.strerror or type(error).__name__) from error
+    file = OpenFile(descriptor, path, size_bytes)
+    info = os.fstat(descriptor)
+    if expected and identify(info) != expected:
+        raise DatasetChangedError(path, "replaced or changed since the dataset was opened")
+    if info.st_size != size_bytes:
+        raise TruncatedFileError(path, info.st_size, size_bytes)
+    return file
 
 
 class Names(Sequence[str]):
@@ -242,7 +265,8 @@ class Names(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        position = index + len(self) if index < 0 else index
+        number = operator.index(index)  # numpy's small integers overflow when the length is added
+        position = number + len(self) if number < 0 else number
         if not 0 <= position < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         return display_name(self._index.name(position))

@@ -23,7 +23,7 @@ from packer.listing import Listing
 from packer.manifest import REPORT_FILE, FileEntry, Manifest, ShardEntry, content_digest
 from packer.model import TYPES_BY_NAME, Sample, Skipped, display_name
 from packer.options import OnProgress, PackOptions, Progress, Summary
-from packer.plan import WritePlan
+from packer.plan import ShardLimits, WritePlan
 from packer.report import ReportWriter
 from packer.scan import scan
 from packer.verify import payload_findings
@@ -51,6 +51,7 @@ class Job:
         self._staging = staging
         self._on_progress = on_progress
         self._settings = CheckSettings(options.check, options.max_pixels, container.max_payload_bytes)
+        self._limits = options.limits or ShardLimits()
         self._payload_bytes = 0
         self._done_bytes = 0
         self._kept_by_label: Counter[int] = Counter()
@@ -123,7 +124,7 @@ class Job:
             sizes=listing.sizes(),
             classes=listing.classes,
             class_labels=listing.class_labels,
-            limits=self._options.limits,
+            limits=self._limits,
             shard_done=self._staging.sync,
         )
         index = IndexWriter(self._staging.folder)
@@ -178,7 +179,7 @@ class Job:
             "follow_links": options.follow_links,
         }
         if self._container.has_shards:
-            shaping |= {"shard_bytes": options.limits.size_bytes, "shard_samples": options.limits.samples}
+            shaping |= {"shard_bytes": self._limits.size_bytes, "shard_samples": self._limits.samples}
         classes = tuple(display_name(name) for name in listing.classes)
         return Manifest(
             format=self._container.name,

@@ -31,6 +31,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
+import stat
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,8 +43,8 @@ import xxhash
 
 from packer.errors import CorruptDatasetError, DatasetError
 from packer.files import read_regular_file
-from packer.index import INDEX_FILE, NAMES_FILE, Index
-from packer.model import Unfit
+from packer.index import INDEX_FILE, NAMES_FILE, Index, index_size
+from packer.model import NO_LABEL, Unfit
 
 __all__ = [
     "LAYOUT_VERSION",
@@ -59,7 +62,6 @@ MANIFEST_FILE = "manifest.json"
 REPORT_FILE = "report.jsonl"
 _MAX_BYTES = 64 << 20
 _MAX_SAMPLES = 2**40
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,13 @@ class Manifest:
         return {name: label for label, name in enumerate(self.classes)}
 
     @property
+    def valid_labels(self) -> Container[int]:
+        """The labels that a sample can have."""
+        if self.labels == "none":
+            return (NO_LABEL,)
+        return range(len(self.classes)) if self.labels == "folder" else frozenset(self.class_to_idx.values())
+
+    @property
     def size_bytes(self) -> int:
         """Size of all shards together."""
         return sum(shard.size_bytes for shard in self.shards)
@@ -144,13 +153,7 @@ def load_manifest(folder: Path) -> Manifest:
     try:
         data = read_regular_file(bytes(str(path), "utf-8", "surrogateescape"), _MAX_BYTES)
     except Unfit as unfit:
-        if not folder.exists():
-            raise DatasetError(folder, "no such dataset") from None
-        if not folder.is_dir():
-            raise DatasetError(folder, "a packed dataset is a folder, this is a file") from None
-        if not path.exists():
-            raise DatasetError(folder, f"no packed dataset, it has no {MANIFEST_FILE}") from None
-        raise CorruptDatasetError(path, unfit.detail) from None
+        raise _why_not(folder, path, unfit.detail) from None
     try:
         content = json.loads(data)
         return _from_json(content)
@@ -159,6 +162,24 @@ def load_manifest(folder: Path) -> Manifest:
     # json raises ValueError and RecursionError, the look-ups below KeyError and TypeError: all mean the same here.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptDatasetError(path, f"is no manifest ({type(error).__name__}: {error})") from None
+
+
+def _why_not(folder: Path, path: Path, problem: str) -> DatasetError:
+    """Why the manifest could not be read."""
+    try:
+        if not stat.S_ISDIR(os.stat(folder).st_mode):
+            return DatasetError(folder, "a packed dataset is a folder, this is a file")
+    except FileNotFoundError:
+        return DatasetError(folder, "no such dataset")
+    except OSError as error:
+        return DatasetError(folder, error.strerror or type(error).__name__)
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return DatasetError(folder, f"no packed dataset, it has no {MANIFEST_FILE}")
+    except OSError as error:
+        return DatasetError(path, error.strerror or type(error).__name__)
+    return CorruptDatasetError(path, problem)
 
 
 class _ManifestError(Exception):
@@ -176,7 +197,7 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         raise _ManifestError("its contents are not those that were written (the digest differs)")
     classes = tuple(_text(name) for name in content["classes"])
     labels = content["labels"]
-    if labels not in ("folder", "number", "none") or len(set(classes)) < len(classes):
+    if labels not in ("folder", "number", "none") or (labels == "none") != (not classes) or len(set(classes)) < len(classes):
         raise _ManifestError(f"labels {labels!r} with {len(classes)} classes make no sense")
     if labels == "number" and not all(name.isascii() and name.isdigit() and len(name) <= 18 for name in classes):
         raise _ManifestError("labels are numbers, but a class name is none")
@@ -199,6 +220,8 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         raise _ManifestError(f"{samples:,} samples, but the shards have {sum(shard.samples for shard in shards):,}")
     if set(files) != {INDEX_FILE, NAMES_FILE, REPORT_FILE}:
         raise _ManifestError(f"files {sorted(files)}, expected {INDEX_FILE}, {NAMES_FILE} and {REPORT_FILE}")
+    if files[INDEX_FILE].size_bytes != index_size(samples):
+        raise _ManifestError(f"{samples:,} samples, but an index of {files[INDEX_FILE].size_bytes:,} bytes")
     named = [shard.file for shard in shards]
     if len(set(named)) < len(named) or not set(named).isdisjoint({*files, MANIFEST_FILE}):
         raise _ManifestError("two files with the same name")
@@ -248,14 +271,13 @@ def _plain_name(value: object) -> str:
 def content_digest(index: Index, classes: tuple[str, ...]) -> str:
     """xxh3-128 over what the samples are, whatever container they lie in.
 
-    Hashed in this order: the class names as compact JSON; the names, end to end; then block by block of 1,048,576 samples
+    Hashed in this order: the class names as compact JSON; the names, end to end; then block by block of 65,536 samples
     the columns ``name_end``, ``label`` and ``digest`` of the index, little-endian.
     """
     digest = xxhash.xxh3_128(json.dumps(list(classes), separators=(",", ":")).encode())
-    digest.update(index.name_bytes)
-    records = index.records
-    for start in range(0, len(records), _BLOCK):
-        block = records[start : start + _BLOCK]
+    for names in index.name_blocks():
+        digest.update(names)
+    for block in index.blocks():
         for column in (block["name_end"], block["label"], block["data"]["digest"]):
             digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()

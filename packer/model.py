@@ -7,6 +7,7 @@ none is ever moved or reused.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = [
     "DEFAULT_MAX_PIXELS",
@@ -190,8 +191,7 @@ class Sample:
         return sample_key(self.index)
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """Where a payload lies: shard number, offset and size in bytes. A payload of zero bytes has offset 0."""
 
     shard: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from packer.manifest import REPORT_FILE
@@ -23,7 +23,7 @@ class PackOptions:
         overwrite: replace an output of packer that stands there already; the old one stays until the new one is whole.
         check: ``"full"`` decodes every file, ``"none"`` looks at the first bytes only.
         labels: a rule of ``packer.labels.LABEL_RULES``.
-        limits: when a shard is full, for formats that have shards.
+        limits: when a shard is full, for formats that have shards; ``None`` for the defaults.
         workers: number of checking processes; ``None`` for the CPUs that this process may use.
         max_pixels: a picture with more pixels is skipped.
         timeout_s: seconds that checking one file may take.
@@ -35,7 +35,7 @@ class PackOptions:
     overwrite: bool = False
     check: str = "full"
     labels: str = "auto"
-    limits: ShardLimits = field(default_factory=ShardLimits)
+    limits: ShardLimits | None = None
     workers: int | None = None
     max_pixels: int = DEFAULT_MAX_PIXELS
     timeout_s: float = 60.0

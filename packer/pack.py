@@ -14,7 +14,6 @@ from packer.formats._base import Format
 from packer.job import Job
 from packer.labels import LABEL_RULES
 from packer.options import OnProgress, PackOptions, Summary
-from packer.plan import ShardLimits
 
 __all__ = ["pack_folder"]
 
@@ -59,9 +58,9 @@ def _checked_format(options: PackOptions) -> Format:
     for value, known, what in ((options.check, CHECK_LEVELS, "check"), (options.labels, LABEL_RULES, "labels")):
         if value not in known:
             raise OptionError(f"{what} {value!r}; there are {', '.join(known)}")
-    if not container.has_shards and options.limits != ShardLimits():
+    if options.limits and not container.has_shards:
         raise OptionError(f"--shard-size and --shard-samples do not fit --format {container.name}: it is one file")
-    if options.limits.size_bytes < 1 or options.limits.samples < 0:
+    if options.limits and (options.limits.size_bytes < 1 or options.limits.samples < 0):
         raise OptionError("a shard must hold at least one sample")
     if options.workers is not None and options.workers < 1:
         raise OptionError(f"{options.workers} workers; at least 1 is needed")

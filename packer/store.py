@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from packer.errors import (
     CorruptDatasetError,
@@ -48,16 +51,22 @@ class Store:
         self._open()
         for name in (INDEX_FILE, NAMES_FILE):
             entry = self.manifest.files[name]
-            if file_digest(Path(self.path, name)) != entry.digest:
-                problem = "its contents are not those that were packed (the digest differs)"
-                raise CorruptDatasetError(Path(self.path, name), problem)
+            path = Path(self.path, name)
+            try:
+                same = file_digest(path) == entry.digest
+            except OSError as error:
+                raise DatasetError(path, f"cannot be read: {error.strerror}") from error
+            if not same:
+                raise CorruptDatasetError(path, "its contents are not those that were packed (the digest differs)")
 
     def _open(self) -> None:
         self.manifest: Manifest = load_manifest(self.path)
+        self._valid_labels = self.manifest.valid_labels
         self.extents = ExtentReader(self.path, self.manifest.shards, mmap=self.mmap)
-        identities = [self.extents.folder_identity, *self.extents.identities]
-        for name, entry in self.manifest.files.items():
-            identities.append(_identify(Path(self.path, name), entry.size_bytes))
+        self._identities = {
+            name: _identify(Path(self.path, name), entry.size_bytes) for name, entry in self.manifest.files.items()
+        }
+        identities = [self.extents.folder_identity, *self.extents.identities, *self._identities.values()]
         # One number for all, so that a dataset of 10,000 shards pickles as small as one of a single file.
         self._fingerprint = xxhash.xxh3_128_hexdigest(repr((self.manifest.digest, identities)).encode())
 
@@ -75,8 +84,19 @@ class Store:
 
     @cached_property
     def index(self) -> Index:
-        """Index and names, mapped on first use: right after opening, nothing of the dataset is open."""
-        return Index(self.path, self.manifest.samples)
+        """Index and names, opened on first use: right after opening, nothing of the dataset is open."""
+        return Index(self.path, self.manifest.samples, self._identities)
+
+    @cached_property
+    def targets(self) -> NDArray[np.int64]:
+        """Labels of all samples: int64, shape (samples,), read-only."""
+        labels = np.empty(len(self), np.int64)
+        start = 0
+        for block in self.index.blocks():
+            labels[start : start + len(block)] = block["label"]
+            start += len(block)
+        labels.flags.writeable = False
+        return labels.view()  # of a view nobody can make the memory writable again
 
     def name(self, index: int) -> str:
         """The original relative path of a sample, as text."""
@@ -96,10 +116,16 @@ class Store:
         except TruncatedFileError as error:
             problem = f"the file has {error.found:,} bytes, {error.expected:,} are expected"
             raise self.corrupt(index, record, problem) from error
-        except (OSError, DatasetError) as error:
-            raise self.corrupt(index, record, f"cannot be read: {error}") from error
+        except OSError as error:
+            # The machine's fault and not the dataset's: too many open files, a server that went away.
+            problem = f"cannot be read for sample {index} ({self.name(index)!r}): {error.strerror or error}"
+            raise DatasetError(self.extents.path(record.shard), problem) from error
+        except DatasetError as error:
+            raise self.corrupt(index, record, f"cannot be read: {error.problem}") from error
         if self.verify and payload_digest(self.manifest.header, body) != record.digest:
             raise self.corrupt(index, record, "its bytes are not those that were packed (the digest differs)")
+        if record.label not in self._valid_labels:
+            raise self.corrupt(index, record, f"its label {record.label} is that of no class")
         return self.manifest.header + body if self.manifest.header else body
 
     def corrupt(self, index: int, record: Record, problem: str) -> CorruptSampleError:
@@ -126,6 +152,8 @@ def _identify(path: Path, expected: int) -> FileIdentity:
         info = os.stat(path)
     except OSError as error:
         raise CorruptDatasetError(path, error.strerror or type(error).__name__) from error
+    if not stat.S_ISREG(info.st_mode):
+        raise CorruptDatasetError(path, "no regular file")
     if info.st_size != expected:
         raise TruncatedFileError(path, info.st_size, expected)
     return identify(info)

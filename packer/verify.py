@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from packer.errors import CorruptDatasetError, DatasetError
 from packer.extents import ExtentReader
 from packer.files import file_digest
-from packer.index import Index
-from packer.manifest import MANIFEST_FILE, Manifest
+from packer.index import INDEX_FILE, NAMES_FILE, Index
+from packer.manifest import MANIFEST_FILE, Manifest, content_digest
 from packer.model import display_name
 from packer.store import Store, payload_digest
 
@@ -58,6 +60,10 @@ def verify_dataset(path: str | os.PathLike[str], on_progress: OnProgress | None 
         yield Finding(error.path.name, error.problem)
         return
     manifest = store.manifest
+    if not _names_are_in_order(index):
+        yield Finding(INDEX_FILE, f"names that do not follow one another in {NAMES_FILE}")
+    if content_digest(index, manifest.classes) != manifest.content_digest:
+        yield Finding(MANIFEST_FILE, "its content digest is not that of the samples' names, labels and digests")
     yield from payload_findings(manifest, index, store.extents, on_progress)
     for name, digest in _digests(manifest):
         try:
@@ -75,20 +81,40 @@ def payload_findings(
     manifest: Manifest, index: Index, extents: ExtentReader, on_progress: OnProgress | None = None
 ) -> Iterator[Finding]:
     """Read every payload through its extent and compare its digest; one finding for each that differs."""
+    valid_labels = manifest.valid_labels
     for i in range(len(index)):
         record = index[i]
         try:
             body = extents.read(record.shard, record.offset, record.size)
             same = payload_digest(manifest.header, body) == record.digest
             problem = "" if same else "its bytes are not those that were packed (the digest differs)"
+            if record.label not in valid_labels:
+                problem = f"its label {record.label} is that of no class"
         except DatasetError as error:
             problem = error.problem
         except OSError as error:
             problem = f"cannot be read: {error.strerror}"
         if problem:
-            yield Finding(extents.path(record.shard).name, problem, i, display_name(index.name(i)))
+            yield Finding(extents.path(record.shard).name, problem, i, _name(index, i))
         if on_progress and (i + 1) % _PROGRESS_EVERY == 0:
             on_progress(i + 1, len(index))
+
+
+def _names_are_in_order(index: Index) -> bool:
+    last = np.uint64(0)
+    for block in index.blocks():
+        ends = block["name_end"]
+        if ends[0] < last or (ends[1:] < ends[:-1]).any():
+            return False
+        last = ends[-1]
+    return True
+
+
+def _name(index: Index, i: int) -> str | None:
+    try:
+        return display_name(index.name(i))
+    except DatasetError:
+        return None
 
 
 def _digests(manifest: Manifest) -> Iterator[tuple[str, str]]:

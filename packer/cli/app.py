@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from types import FrameType
 import click
 
 import packer
-from packer.cli.show import warn
+from packer.cli.show import OutputClosed, emit, warn
 from packer.errors import OptionError, PackerError
 from packer.formats import names
 
@@ -41,7 +42,8 @@ class _Group(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.list_commands(ctx), *ctx.help_option_names, "--version"):
             _refuse_mistyped_command(args, self.list_commands(ctx))
-            args = [_DEFAULT, *args]
+            asks_for_help = not set(ctx.help_option_names).isdisjoint(args)
+            args = ["--help"] if asks_for_help else [_DEFAULT, *args]
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -81,12 +83,12 @@ def app() -> None:
 def run(args: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):  # it is None where the shell has closed it
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a job
     previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         status = app.main(args, prog_name="pack", standalone_mode=False)
-        sys.stdout.flush()
+        emit([])
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
@@ -94,21 +96,24 @@ def run(args: list[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except OptionError as error:
-        warn(f"{error}\nTry 'pack --help'.")
+        warn(f"{error}. `pack --help` shows what there is.")
         return error.exit_status
     except PackerError as error:
         warn(str(error))
         return error.exit_status
     except (KeyboardInterrupt, click.Abort):
-        warn("interrupted; no output was made or changed")
+        warn("interrupted")
         return 130
     except Terminated:
-        warn("terminated; no output was made or changed")
+        warn("terminated")
         return 143
-    except BrokenPipeError:
-        # `pack ls DATASET | head`: nobody reads any more, which is no failure. Python would complain while it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except OutputClosed as closed:
+        # `pack ls DATASET | head`: nobody reads any more. Python would try once more while it ends, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if isinstance(closed.__cause__, BrokenPipeError):
+            return 141  # as a command that SIGPIPE ended
+        warn(f"standard output: {closed}")
+        return 1
     finally:
         signal.signal(signal.SIGTERM, previous)
 

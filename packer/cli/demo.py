@@ -29,6 +29,7 @@ def command(folder: Path) -> None:
 
     source = folder / "files"
     try:
+        folder.mkdir(parents=True)
         make_folder(source)
     except FileExistsError:
         raise OutputError(f"{folder}: exists already. Remove it, or name another: pack demo OTHER") from None
@@ -66,5 +67,6 @@ def command(folder: Path) -> None:
     emit(f"  pack info {first}")
     emit(f"  pack ls {first}")
     emit(f"  pack verify {first}")
-    emit(f'  python -c "from packer import open_dataset; data = open_dataset({output!r}); print(data, data[9])"')
+    code = f"from packer import open_dataset; data = open_dataset({output!r}); print(data, data[9])"
+    emit(f"  python -c {shlex.quote(code)}")
     emit("  pack YOUR_FOLDER --format lmdb")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -26,17 +27,16 @@ def command(dataset: Path, as_json: bool) -> None:
 
     store = Store(dataset)
     manifest = store.manifest
-    records = store.index.records
-    types = {
-        TYPES[code].name: int(count)
-        for code, count in enumerate(np.bincount(records["data"]["type"], minlength=len(TYPES))[: len(TYPES)])
-        if count
-    }
-    labels, counts = np.unique(records["label"], return_counts=True)
-    samples_of = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-    by_class = {name: samples_of.get(label, 0) for name, label in manifest.class_to_idx.items()}
+    samples_of: Counter[int] = Counter()
+    codes: Counter[int] = Counter()
+    for block in store.index.blocks():
+        for counter, column in ((samples_of, block["label"]), (codes, block["data"]["type"])):
+            values, counts = np.unique(column, return_counts=True)
+            counter.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+    types = {TYPES[code].name if code < len(TYPES) else "unknown": count for code, count in codes.items()}
+    by_class = {name: samples_of[label] for name, label in manifest.class_to_idx.items()}
     if as_json:
-        values = {
+        facts = {
             "path": str(store.path),
             "format": manifest.format,
             "samples": manifest.samples,
@@ -50,9 +50,11 @@ def command(dataset: Path, as_json: bool) -> None:
             "versions": manifest.versions,
             "content_digest": manifest.content_digest,
         }
-        emit(json.dumps(values))
+        emit(json.dumps(facts))
         return
-    emit(f"{escape(str(dataset))}: {manifest.format}, {plural(manifest.samples, 'sample')}, {size(manifest.size_bytes)}")
+    emit(
+        f"{escape(str(dataset))}: {escape(manifest.format)}, {plural(manifest.samples, 'sample')}, {size(manifest.size_bytes)}"
+    )
     emit(f"types:   {listed(types)}")
     if manifest.shards[1:]:
         emit(f"shards:  {len(manifest.shards):,}, {escape(manifest.shards[0].file)} to {escape(manifest.shards[-1].file)}")
@@ -65,4 +67,4 @@ def command(dataset: Path, as_json: bool) -> None:
     if manifest.header:
         emit("arrays:  all of one shape and dtype, in one array dataset")
     emit(f"options: {', '.join(f'{escape(name)} {escape(str(value))}' for name, value in manifest.options.items())}")
-    emit(f"content: {manifest.content_digest} (the same for the same samples in any format)")
+    emit(f"content: {escape(manifest.content_digest)} (the same for the same samples in any format)")

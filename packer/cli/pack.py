@@ -24,13 +24,26 @@ class _Size(click.ParamType[int]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", str(value).strip().lower())
-        if found is None or found[2] not in _UNITS or not float(found[1]):
+        found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?i?)b?", str(value).strip().lower())
+        size = int(float(found[1]) * _UNITS[found[2]]) if found and found[2] in _UNITS else 0
+        if not size:
             self.fail(f"{value!r} is no size; examples: 500MB, 1GB, 2GiB")
-        return int(float(found[1]) * _UNITS[found[2]])
+        return size
 
 
-@click.command("pack")
+class _Context(click.Context):
+    """Packing is the command that needs no name: usage and errors say ``pack SRC``, not ``pack pack SRC``."""
+
+    @property
+    def command_path(self) -> str:
+        return self.parent.command_path if self.parent else "pack"
+
+
+class _Command(click.Command):
+    context_class = _Context
+
+
+@click.command("pack", cls=_Command)
 @click.argument("src", type=click.Path(path_type=Path))
 @click.option(
     "-f", "--format", "format_", type=click.Choice(names()), default="lmdb", show_default=True, help="Container format."
@@ -81,13 +94,14 @@ def command(
     from packer.plan import ShardLimits
 
     default = ShardLimits()
+    limits = ShardLimits(shard_size or default.size_bytes, shard_samples or default.samples)
     options = PackOptions(
         format=format_,
         output=output,
         overwrite=overwrite,
         check=check,
         labels=labels,
-        limits=ShardLimits(shard_size or default.size_bytes, shard_samples or default.samples),
+        limits=limits if shard_size or shard_samples else None,
         workers=workers,
     )
     with progress_display(quiet) as on_progress:

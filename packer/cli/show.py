@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["emit", "escape", "listed", "plural", "short_path", "size", "warn"]
+__all__ = ["OutputClosed", "emit", "escape", "listed", "plural", "short_path", "size", "warn"]
 
 
 def escape(text: str) -> str:
@@ -56,13 +56,28 @@ def short_path(path: Path) -> str:
         return str(path)
 
 
+class OutputClosed(Exception):  # noqa: N818 - it may be nobody's error
+    """Standard output takes no more: its reader is gone, or the disk that it goes to is full."""
+
+
 def emit(lines: Iterable[str] | str) -> None:
-    """Print to standard output, what cannot be encoded there as an escape."""
-    for line in [lines] if isinstance(lines, str) else lines:
-        sys.stdout.write(line + "\n")
+    """Print to standard output, what cannot be encoded there as an escape.
+
+    Raises:
+        OutputClosed: it takes no more.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        for line in [lines] if isinstance(lines, str) else lines:
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        raise OutputClosed(error.strerror) from error
 
 
 def warn(message: str) -> None:
-    """Print one message to standard error; line breaks that packer put there stay, others are escaped."""
-    sys.stderr.write("\n".join(escape(line) for line in f"pack: {message}".split("\n")) + "\n")
-    sys.stderr.flush()
+    """Print one message to standard error, as one line."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"pack: {escape(message)}\n")
+        sys.stderr.flush()
