@@ -235,7 +235,10 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool:
 def _sync_folder(folder: Path) -> None:
     if sys.platform == "win32":
         return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return  # a folder that may be written but not listed cannot be opened, so it cannot be synced
     try:
         os.fsync(descriptor)
     except OSError as error:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.decode import ReadOptions, decode_array, decode_picture
-from packer.errors import DatasetError
+from packer.errors import DatasetError, OptionError
 from packer.index import Names, Record
 from packer.model import DEFAULT_MAX_PIXELS, TYPES_BY_NAME
 from packer.store import Store
@@ -91,7 +91,7 @@ class PackedDataset(_Base):
         found = self._store.manifest.format
         if self.format and found != self.format:
             problem = f"is a dataset of format {found}, not {self.format}; open_dataset opens any format"
-            raise DatasetError(self._store.path, problem)
+            raise DatasetError.at(self._store.path, problem)
         self._as_tensor = _tensor_maker(output)
 
     @property
@@ -152,6 +152,8 @@ class PackedDataset(_Base):
                 array = decode_array(payload)
                 return array if output == "numpy" else self._as_tensor(array)
             picture = decode_picture(payload, record, self.options)
+        except OptionError:
+            raise
         # Any class may come out of a decoder; what reaches the training loop must name the sample.
         except Exception as error:
             raise self._store.corrupt(number, record, f"cannot be decoded ({type(error).__name__}: {error})") from error

@@ -14,15 +14,26 @@ Rules for pictures:
 
 from __future__ import annotations
 
-import importlib
 import io
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    ImageFile,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
 
 from packer.errors import OptionError
 from packer.index import Record
@@ -34,14 +45,15 @@ __all__ = ["OUTPUTS", "ReadOptions", "decode_array", "decode_picture"]
 
 OUTPUTS = ("pil", "numpy", "torch", "bytes")
 
-_PLUGINS = {
-    "jpeg": ("JpegImagePlugin", "JPEG"),
-    "png": ("PngImagePlugin", "PNG"),
-    "webp": ("WebPImagePlugin", "WEBP"),
-    "gif": ("GifImagePlugin", "GIF"),
-    "bmp": ("BmpImagePlugin", "BMP"),
-    "tiff": ("TiffImagePlugin", "TIFF"),
-    "avif": ("AvifImagePlugin", "AVIF"),
+# Loaded here and not on first use: a process that is forked while a thread imports waits for the import's lock for ever.
+_FACTORIES: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
+    "jpeg": JpegImagePlugin.jpeg_factory,
+    "png": PngImagePlugin.PngImageFile,
+    "webp": WebPImagePlugin.WebPImageFile,
+    "gif": GifImagePlugin.GifImageFile,
+    "bmp": BmpImagePlugin.BmpImageFile,
+    "tiff": TiffImagePlugin.TiffImageFile,
+    "avif": AvifImagePlugin.AvifImageFile,
 }
 _FAST_JPEG = {
     ("RGB", "RGB"): "RGB",
@@ -49,6 +61,8 @@ _FAST_JPEG = {
     ("L", "RGB"): "RGB",
 }  # mode in the file, mode wanted: colour space
 _ORIENTATION = 0x0112  # Exif tag
+_EXIF_BLOCKS = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")  # keys of Image.info
+_FIRST_SIDEWAYS = 5  # orientations from here on exchange width and height
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -107,78 +121,105 @@ def decode_picture(payload: bytes, record: Record, options: ReadOptions) -> Imag
     """A picture: a PIL image for ``output="pil"``, otherwise a private array (height, width[, channels]).
 
     Raises:
+        OptionError: Pillow cannot convert this picture to the mode asked for.
         Exception: the bytes are no such picture. Decoders raise nearly any class.
     """
     kind = TYPES[record.type].name if record.type < len(TYPES) else ""
-    if kind not in _PLUGINS:
+    if kind not in _FACTORIES:
         raise ValueError(f"a type {record.type} that is no picture")
-    if kind == "jpeg":
-        fast = _decode_jpeg(payload, record, options)
-        if fast is not None:
-            return fast
-    picture = _load(payload, kind, options.max_pixels)
-    if options.orient and record.orientation in _TURNS:
-        picture = picture.transpose(_TURNS[record.orientation])
-    picture = _convert(picture, options)
-    # A plain copy, as ImageFolder gives it, and not the opened file with its decoder.
-    return picture.copy() if options.output == "pil" else _as_array(picture, options.mode)
+    orientation = record.orientation or _stored_orientation(payload, kind)
+    min_size = options.min_size
+    if min_size and options.orient and orientation >= _FIRST_SIDEWAYS:
+        min_size = min_size[::-1]  # the size asked for is that of the picture given out
+    pixels = _decode_jpeg(payload, options, min_size) if kind == "jpeg" else None
+    if pixels is not None:
+        if options.output != "pil" and not (options.orient and orientation in _TURNS):
+            return pixels
+        picture = Image.fromarray(pixels)
+    else:
+        picture = _load(payload, kind, options.max_pixels, min_size)
+    if orientation in _TURNS:
+        if options.orient:
+            picture = picture.transpose(_TURNS[orientation])
+            for block in _EXIF_BLOCKS:  # or a transform would turn it once more
+                picture.info.pop(block, None)
+        elif pixels is not None:
+            # As in a picture that Pillow opened, for a transform that turns pictures by itself.
+            exif = Image.Exif()
+            exif[_ORIENTATION] = orientation
+            picture.info["exif"] = exif.tobytes()
+    if pixels is None:
+        picture = _convert(picture, options)
+        if isinstance(picture, ImageFile.ImageFile):
+            picture = picture.copy()  # a plain picture, as ImageFolder gives it, and not the opened file with its decoder
+    return picture if options.output == "pil" else _as_array(picture, options.mode)
 
 
-def _decode_jpeg(payload: bytes, record: Record, options: ReadOptions) -> Image.Image | NDArray[np.uint8] | None:
+def _decode_jpeg(payload: bytes, options: ReadOptions, min_size: tuple[int, int] | None) -> NDArray[np.uint8] | None:
     """With simplejpeg, where that gives what Pillow gives, in less than half the time; otherwise ``None``."""
-    stored = MODES[record.mode] if record.mode < len(MODES) else ""
-    colorspace = _FAST_JPEG.get((stored, options.mode or stored))
-    if colorspace is None:
-        return None
     try:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(payload, strict=False)
+        height, width, stored, _ = simplejpeg.decode_jpeg_header(payload, strict=False)
         _require_pixels(width, height, options.max_pixels)
-        least_height, least_width = _least(options.min_size, (height, width))
+        stored_mode = {"Gray": "L", "YCbCr": "RGB", "RGB": "RGB"}.get(stored, "")
+        colorspace = _FAST_JPEG.get((stored_mode, options.mode or stored_mode))
+        if colorspace is None:
+            return None
+        least_height, least_width = min_size or (0, 0)  # 0 is the whole picture
         pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
-            payload, colorspace=colorspace, min_height=least_height, min_width=least_width, min_factor=1, strict=False
+            payload,
+            colorspace=colorspace,
+            min_height=min(least_height, height),
+            min_width=min(least_width, width),
+            min_factor=1,
+            strict=False,
         )
     except ValueError as error:
         if "subsampling" not in str(error):
             raise
         return None  # legal sampling factors that TurboJPEG has no name for; Pillow decodes them
-    if pixels.shape[-1] == 1:
-        pixels = pixels[:, :, 0]
-    turn = _TURNS.get(record.orientation)
-    if options.output != "pil" and not (options.orient and turn):
-        return pixels
-    picture = Image.fromarray(pixels)
-    if turn and options.orient:
-        picture = picture.transpose(turn)
-    elif turn:
-        picture.getexif()[_ORIENTATION] = record.orientation  # for a transform that turns pictures by itself
-    return picture if options.output == "pil" else np.array(picture)
+    return pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels
 
 
-def _least(min_size: tuple[int, int] | None, stored: tuple[int, int]) -> tuple[int, int]:
-    """What simplejpeg must not go below; asking for more than there is gives the whole picture."""
-    return min_size or stored
+def _stored_orientation(payload: bytes, kind: str) -> int:
+    """Where the file was packed without being looked at. Pillow itself turns TIFF when it loads it."""
+    if kind == "tiff":
+        return 1
+    try:
+        value = _FACTORIES[kind](io.BytesIO(payload), "").getexif().get(_ORIENTATION, 1)
+    except Exception:  # noqa: BLE001 - Exif is no part of the picture, and may be broken in any way
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _load(payload: bytes, kind: str, max_pixels: int) -> Image.Image:
+def _load(payload: bytes, kind: str, max_pixels: int, min_size: tuple[int, int] | None) -> Image.Image:
+    try:
+        return _load_once(payload, kind, max_pixels, min_size)
+    except Warning:
+        # Warnings are errors in this process, and Pillow warns of blocks beside the pixels. Not ignored from the start, since
+        # the list of filters belongs to all threads.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _load_once(payload, kind, max_pixels, min_size)
+
+
+def _load_once(payload: bytes, kind: str, max_pixels: int, min_size: tuple[int, int] | None) -> Image.Image:
     try:
         picture = _open(payload, kind, max_pixels)
+        if min_size and kind == "jpeg":
+            picture.draft(None, min_size[::-1])  # the smallest scale that is at least as large
         picture.load()
     # Any class: Pillow refuses sound pixels for a block beside them, such as a colour profile that inflates to over 1 MiB.
-    except Exception:
-        if kind != "png":
+    except Exception as error:
+        if kind != "png" or isinstance(error, Warning):
             raise
         picture = _open(without_metadata(payload), kind, max_pixels)
         picture.load()
     return picture
 
 
-def _open(payload: bytes, kind: str, max_pixels: int) -> Image.Image:
+def _open(payload: bytes, kind: str, max_pixels: int) -> ImageFile.ImageFile:
     """Open with the one plug-in meant. Not ``Image.open``: its limit and its warning are global state of the user's process."""
-    module, name = _PLUGINS[kind]
-    if name not in Image.OPEN:
-        importlib.import_module(f"PIL.{module}")
-    factory, _ = Image.OPEN[name]
-    picture: Image.Image = factory(io.BytesIO(payload), "")
+    picture = _FACTORIES[kind](io.BytesIO(payload), "")
     _require_pixels(picture.width, picture.height, max_pixels)
     return picture
 
@@ -190,6 +231,8 @@ def _require_pixels(width: int, height: int, max_pixels: int) -> None:
 
 def _convert(picture: Image.Image, options: ReadOptions) -> Image.Image:
     transparent = picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info
+    if options.background is not None and transparent and picture.mode[0] in "IF":
+        return _deep_on_background(picture, options)
     if options.background is not None and transparent:
         backdrop = Image.new("RGBA", picture.size, (*options.background, 255))
         picture = Image.alpha_composite(backdrop, picture.convert("RGBA")).convert("RGB")
@@ -198,8 +241,23 @@ def _convert(picture: Image.Image, options: ReadOptions) -> Image.Image:
         return picture
     if picture.mode == "F" or picture.mode.startswith("I"):
         if mode in ("F", "I") or mode.startswith("I;16"):
-            return picture.convert(mode)
+            return _to_mode(picture, mode, transparent)
         picture = Image.fromarray(_to_eight_bits(np.asarray(picture)))
+    try:
+        return _to_mode(picture, mode, transparent)
+    except ValueError as error:
+        raise OptionError(f"mode={mode!r}: Pillow cannot convert a picture of mode {picture.mode} to it ({error})") from None
+
+
+def _deep_on_background(picture: Image.Image, options: ReadOptions) -> Image.Image:
+    """A deep grey picture, one value of which means transparent: scaled like any other, and then put on the colour."""
+    values = np.asarray(picture)
+    pixels = np.repeat(_to_eight_bits(values)[:, :, None], 3, axis=2)
+    pixels[values == picture.info["transparency"]] = options.background
+    return _convert(Image.fromarray(pixels), options)
+
+
+def _to_mode(picture: Image.Image, mode: str, transparent: bool) -> Image.Image:
     if picture.mode == "P" and transparent:
         # Straight to RGB, Pillow warns of transparency given as bytes; by way of RGBA it gives the same colours.
         picture = picture.convert("RGBA")

@@ -16,7 +16,7 @@ An interrupt ends the command line with status 130, a termination with 143 (see 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 __all__ = [
     "CorruptDatasetError",
@@ -70,17 +70,24 @@ class OutputError(PackerError, OSError):
 class DatasetError(PackerError, ValueError):
     """A packed dataset cannot be opened or trusted.
 
+    Made by ``at``; the class itself takes a finished message, since that is how torch's DataLoader makes the error of a
+    worker again in the main process (the attributes then have their defaults).
+
     Attributes:
         path: the file or folder at fault.
         problem: what was found there, and what was expected.
     """
 
     advice: ClassVar[str] = ""
+    path: Path = Path()
+    problem: str = ""
 
-    def __init__(self, path: Path, problem: str) -> None:
-        self.path = path
-        self.problem = problem
-        super().__init__(f"{path}: {problem}.{self.advice}")
+    @classmethod
+    def at(cls, path: Path, problem: str) -> Self:
+        """The error about a file or folder."""
+        error = cls(f"{path}: {problem}.{cls.advice}")
+        error.path, error.problem = path, problem
+        return error
 
 
 class CorruptDatasetError(DatasetError):
@@ -104,33 +111,38 @@ class TruncatedFileError(CorruptDatasetError):
     """
 
     advice = " The copy was probably interrupted: copy the file again, or pack again."
+    found: int = 0
+    expected: int = 0
 
-    def __init__(self, path: Path, found: int, expected: int) -> None:
-        self.found = found
-        self.expected = expected
+    @classmethod
+    def sized(cls, path: Path, found: int, expected: int) -> Self:
+        """The error about a file by its sizes."""
         difference = f"{expected - found:,} bytes missing" if found < expected else f"{found - expected:,} bytes too many"
-        super().__init__(path, f"{found:,} bytes found, {expected:,} expected by the manifest ({difference})")
+        error = cls.at(path, f"{found:,} bytes found, {expected:,} expected by the manifest ({difference})")
+        error.found, error.expected = found, expected
+        return error
 
 
 class CorruptSampleError(DatasetError):
     """The stored bytes of one sample are not those that were packed, or cannot be decoded.
 
     Attributes:
+        path: the shard.
         index: number of the sample.
         name: original relative path of the sample, bytes that are no UTF-8 as surrogates (``os.fsencode`` restores them).
-        path: the shard.
         offset_bytes: where the sample begins in the shard.
-        problem: what was found.
     """
 
-    def __init__(self, index: int, name: str, path: Path, offset_bytes: int, problem: str) -> None:
-        self.index = index
-        self.name = name
-        self.path = path
-        self.offset_bytes = offset_bytes
-        self.problem = problem
-        Exception.__init__(
-            self,
+    index: int = -1
+    name: str = ""
+    offset_bytes: int = 0
+
+    @classmethod
+    def of(cls, index: int, name: str, path: Path, offset_bytes: int, problem: str) -> Self:
+        """The error about a sample."""
+        error = cls(
             f"sample {index} ({name!r}) in {path} at byte {offset_bytes:,}: {problem}. "
-            "Run `pack verify` to see what else is damaged; copy the dataset again, or pack again.",
+            "Run `pack verify` to see what else is damaged; copy the dataset again, or pack again."
         )
+        error.index, error.name, error.path, error.offset_bytes, error.problem = index, name, path, offset_bytes, problem
+        return error

@@ -78,7 +78,9 @@ class ExtentReader:
 
     def _require_inside(self, shard: int, offset: int, size: int) -> None:
         if not 0 <= shard < len(self._shards) or offset + size > self._shards[shard].size_bytes:
-            raise CorruptDatasetError(self.path(shard), f"bytes {offset:,} to {offset + size:,} are not inside the container")
+            raise CorruptDatasetError.at(
+                self.path(shard), f"bytes {offset:,} to {offset + size:,} are not inside the container"
+            )
 
     def _file(self, shard: int) -> OpenFile:
         """An open shard. The caller's reference keeps it open, whoever drops it from the list meanwhile."""
@@ -107,13 +109,13 @@ class ExtentReader:
                 descriptor = os.open(path, OPEN_FLAGS) if same_folder else -1
         except OSError as error:
             if error.errno in _REPLACED:
-                raise DatasetChangedError(path, "removed or replaced since the dataset was opened") from None
+                raise DatasetChangedError.at(path, "removed or replaced since the dataset was opened") from None
             raise
         if not same_folder:
-            raise DatasetChangedError(self.folder, "replaced since the dataset was opened")
+            raise DatasetChangedError.at(self.folder, "replaced since the dataset was opened")
         try:
             if identify(os.fstat(descriptor)) != self.identities[shard]:
-                raise DatasetChangedError(path, "replaced or changed since the dataset was opened")
+                raise DatasetChangedError.at(path, "replaced or changed since the dataset was opened")
             kind = _MappedFile if self._mmap else OpenFile
             return kind(descriptor, path, self._shards[shard].size_bytes)
         except BaseException:
@@ -125,13 +127,13 @@ def _identify_shard(path: Path, expected: int) -> FileIdentity:
     try:
         info = os.lstat(path)
     except FileNotFoundError:
-        raise CorruptDatasetError(path, "missing") from None
+        raise CorruptDatasetError.at(path, "missing") from None
     except (OSError, ValueError) as error:  # ValueError: a name that cannot exist on this system
-        raise CorruptDatasetError(path, f"cannot be looked at ({error})") from None
+        raise CorruptDatasetError.at(path, f"cannot be looked at ({error})") from None
     if not stat.S_ISREG(info.st_mode):
-        raise CorruptDatasetError(path, "no regular file")
+        raise CorruptDatasetError.at(path, "no regular file")
     if info.st_size != expected:
-        raise TruncatedFileError(path, info.st_size, expected)
+        raise TruncatedFileError.sized(path, info.st_size, expected)
     return identify(info)
 
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import xxhash
 
 from packer.errors import TruncatedFileError
 from packer.model import Unfit
 
-__all__ = ["OPEN_FLAGS", "FileIdentity", "OpenFile", "file_digest", "identify", "read_regular_file"]
+__all__ = ["OPEN_FLAGS", "FileIdentity", "OpenFile", "discard", "file_digest", "identify", "read_regular_file"]
 
 _HAS_PREAD = hasattr(os, "preadv")
 
 # O_NONBLOCK: opening a FIFO otherwise waits for ever for a writer. The other two exist on one kind of system each.
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def discard(file: IO[Any]) -> None:
+    """Close a file whose content no longer matters; what cannot be flushed to a full disk is lost anyway."""
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def read_regular_file(path: bytes, max_bytes: int = 2**63) -> bytes:
@@ -135,7 +143,7 @@ class OpenFile:
         while done < len(buffer):  # the kernel gives at most 2 GiB at once, a network file system sometimes less
             count = self._read_some_into(offset + done, buffer[done:])
             if not count:
-                raise TruncatedFileError(self.path, os.fstat(self._descriptor).st_size, self.size_bytes)
+                raise TruncatedFileError.sized(self.path, os.fstat(self._descriptor).st_size, self.size_bytes)
             done += count
 
     def _read_some(self, offset: int, size: int) -> bytes:

@@ -14,7 +14,7 @@ byte  type   field          meaning
 16    <u4    shard          number of the shard in the manifest
 20    u1     type           number of the type of the file by content, ``packer.model.TYPES``
 21    u1     mode           number of the pixel layout, ``packer.model.MODES``; 0 for arrays and where unknown
-22    u1     orientation    EXIF orientation 1 to 8
+22    u1     orientation    EXIF orientation 1 to 8, 0 where unknown and for arrays
 23    u1     reserved       0
 24    <u4    width          pixels a row as stored; 0 for arrays and where unknown
 28    <u4    height         rows as stored; 0 for arrays and where unknown
@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import CorruptDatasetError, DatasetChangedError, TruncatedFileError
-from packer.files import OPEN_FLAGS, FileIdentity, OpenFile, identify
+from packer.files import OPEN_FLAGS, FileIdentity, OpenFile, discard, identify
 from packer.model import MODES, TYPES, Extent, Kept, display_name
 
 __all__ = ["INDEX_FILE", "NAMES_FILE", "RECORD", "Index", "IndexWriter", "Names", "Record", "index_size"]
@@ -152,12 +152,12 @@ class IndexWriter:
                 file.write(records.tobytes())
                 done += len(block)
         if done != self.samples:
-            raise CorruptDatasetError(self._path, f"the container holds {done:,} payloads, {self.samples:,} were packed")
+            raise CorruptDatasetError.at(self._path, f"the container holds {done:,} payloads, {self.samples:,} were packed")
 
     def close(self) -> None:
         """Close both files, finished or not."""
-        self._names.close()
-        self._index.close()
+        discard(self._names)
+        discard(self._index)
 
 
 def _blocks(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
@@ -193,7 +193,7 @@ class Index:
         self._samples = samples
         self._records = _open(Path(folder, INDEX_FILE), index_size(samples), expected.get(INDEX_FILE))
         if self._records.read(0, _HEADER_BYTES) != _header(samples):
-            raise CorruptDatasetError(self._records.path, f"its header is not that of an index of {samples:,} samples")
+            raise CorruptDatasetError.at(self._records.path, f"its header is not that of an index of {samples:,} samples")
         names_size = self[samples - 1].name_end if samples else 0
         self._names = _open(Path(folder, NAMES_FILE), names_size, expected.get(NAMES_FILE))
 
@@ -220,7 +220,7 @@ class Index:
         start = self[index - 1].name_end if index else 0
         end = self[index].name_end
         if not start <= end <= self._names.size_bytes:
-            raise CorruptDatasetError(self._records.path, f"the name of sample {index} lies outside {NAMES_FILE}")
+            raise CorruptDatasetError.at(self._records.path, f"the name of sample {index} lies outside {NAMES_FILE}")
         return self._names.read(start, end - start) if start < end else b""
 
     def name_blocks(self) -> Iterator[bytes]:
@@ -234,14 +234,14 @@ def _open(path: Path, size_bytes: int, expected: FileIdentity | None) -> OpenFil
         descriptor = os.open(path, OPEN_FLAGS)
     except OSError as error:
         if expected and isinstance(error, FileNotFoundError):
-            raise DatasetChangedError(path, "removed since the dataset was opened") from None
-        raise CorruptDatasetError(path, error.strerror or type(error).__name__) from error
+            raise DatasetChangedError.at(path, "removed since the dataset was opened") from None
+        raise CorruptDatasetError.at(path, error.strerror or type(error).__name__) from error
     file = OpenFile(descriptor, path, size_bytes)
     info = os.fstat(descriptor)
     if expected and identify(info) != expected:
-        raise DatasetChangedError(path, "replaced or changed since the dataset was opened")
+        raise DatasetChangedError.at(path, "replaced or changed since the dataset was opened")
     if info.st_size != size_bytes:
-        raise TruncatedFileError(path, info.st_size, size_bytes)
+        raise TruncatedFileError.sized(path, info.st_size, size_bytes)
     return file
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from packer.errors import InputError
-from packer.model import Note
+from packer.model import Note, display_name
 
 __all__ = ["LABEL_RULES", "number_classes", "refuse_loose_files", "refuse_splits"]
 
@@ -42,7 +42,7 @@ def number_classes(root: str, folders: list[bytes], rule: str) -> tuple[str, lis
     if len(numbers) < len(folders) or numbers == places:
         return "folder", places, None
     # Folders 0..25 sort as text, so "2" gets index 12: with a good model accuracy then looks like chance.
-    shown = ", ".join(f"{os.fsdecode(name)}→{label}" for label, name in enumerate(folders[:_SHOWN]))
+    shown = ", ".join(f"{display_name(name)}→{label}" for label, name in enumerate(folders[:_SHOWN]))
     more = ", …" if len(folders) > _SHOWN else ""
     detail = (
         f"class folders are numbers, but sort as text, as ImageFolder does: {shown}{more}. --labels number takes the number."
@@ -77,5 +77,5 @@ def refuse_loose_files(root: str, loose: list[bytes], folders: list[bytes]) -> N
 
 
 def _some(names: list[bytes]) -> str:
-    shown = ", ".join(os.fsdecode(name) for name in names[:4])
+    shown = ", ".join(display_name(name) for name in names[:4])
     return shown if len(names) <= 4 else f"{shown}, … {len(names) - 4:,} more"

@@ -158,28 +158,28 @@ def load_manifest(folder: Path) -> Manifest:
         content = json.loads(data)
         return _from_json(content)
     except _ManifestError as problem:
-        raise CorruptDatasetError(path, str(problem)) from None
+        raise CorruptDatasetError.at(path, str(problem)) from None
     # json raises ValueError and RecursionError, the look-ups below KeyError and TypeError: all mean the same here.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptDatasetError(path, f"is no manifest ({type(error).__name__}: {error})") from None
+        raise CorruptDatasetError.at(path, f"is no manifest ({type(error).__name__}: {error})") from None
 
 
 def _why_not(folder: Path, path: Path, problem: str) -> DatasetError:
     """Why the manifest could not be read."""
     try:
         if not stat.S_ISDIR(os.stat(folder).st_mode):
-            return DatasetError(folder, "a packed dataset is a folder, this is a file")
+            return DatasetError.at(folder, "a packed dataset is a folder, this is a file")
     except FileNotFoundError:
-        return DatasetError(folder, "no such dataset")
+        return DatasetError.at(folder, "no such dataset")
     except OSError as error:
-        return DatasetError(folder, error.strerror or type(error).__name__)
+        return DatasetError.at(folder, error.strerror or type(error).__name__)
     try:
         os.stat(path)
     except FileNotFoundError:
-        return DatasetError(folder, f"no packed dataset, it has no {MANIFEST_FILE}")
+        return DatasetError.at(folder, f"no packed dataset, it has no {MANIFEST_FILE}")
     except OSError as error:
-        return DatasetError(path, error.strerror or type(error).__name__)
-    return CorruptDatasetError(path, problem)
+        return DatasetError.at(path, error.strerror or type(error).__name__)
+    return CorruptDatasetError.at(path, problem)
 
 
 class _ManifestError(Exception):

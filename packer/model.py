@@ -130,7 +130,7 @@ class Kept:
         width: pixels a row as stored, 0 for arrays and where unknown.
         height: rows as stored, 0 for arrays and where unknown.
         frames: number of pictures in the file, 0 for arrays and where unknown.
-        orientation: EXIF orientation 1 to 8, 1 where there is none or a senseless one.
+        orientation: EXIF orientation 1 to 8, 1 where there is none or a senseless one, 0 where nobody looked.
         header: the bytes before the body of an ``.npy`` file, empty for images.
         warnings: what is odd about it.
     """
@@ -142,7 +142,7 @@ class Kept:
     width: int = 0
     height: int = 0
     frames: int = 0
-    orientation: int = 1
+    orientation: int = 0
     header: bytes = b""
     warnings: tuple[Note, ...] = ()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -39,8 +41,12 @@ def pack_folder(
     options = options or PackOptions()
     container = _checked_format(options)
     root = Path(source)
-    if not root.exists():
-        raise InputError(f"{root}: no such folder")
+    try:
+        os.stat(root)
+    except FileNotFoundError:
+        raise InputError(f"{root}: no such folder") from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise InputError(f"{root}: {getattr(error, 'strerror', None) or error}") from None
     target = _target(root, container, options)
     started = time.perf_counter()
     with Staging(target, overwrite=options.overwrite) as staging:
@@ -84,6 +90,12 @@ def _target(root: Path, container: Format, options: PackOptions) -> Path:
         raise OutputError(f"{output}: is the input itself; choose another with -o")
     if target in real_root.parents:
         raise OutputError(f"{output}: holds the input; choose another with -o")
-    if not target.parent.is_dir():
+    try:
+        parent = os.stat(target.parent)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise OutputError(f"{target.parent}: {error.strerror}") from None
+        parent = None
+    if parent is None or not stat.S_ISDIR(parent.st_mode):
         raise OutputError(f"{target.parent}: no such folder, so {target.name} cannot be made in it. Make it first (mkdir -p).")
     return target

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from types import TracebackType
 
+from packer.files import discard
 from packer.manifest import REPORT_FILE
 from packer.model import display_name
 
@@ -40,7 +41,10 @@ class ReportWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._file.close()
+        if error is None:
+            self._file.close()
+        else:
+            discard(self._file)
 
     def skip(self, name: bytes, code: str, detail: str) -> None:
         """Add a file that stays out."""

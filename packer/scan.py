@@ -18,7 +18,7 @@ from pathlib import Path
 from packer.errors import InputError
 from packer.labels import number_classes, refuse_loose_files, refuse_splits
 from packer.listing import Listing
-from packer.model import NO_LABEL, TYPES, Note
+from packer.model import NO_LABEL, TYPES, Note, display_name
 
 __all__ = ["is_packed_dataset", "scan"]
 
@@ -67,7 +67,7 @@ def scan(
 
 def is_packed_dataset(folder: Path) -> bool:
     """Whether a folder is an output of packer."""
-    return all(Path(folder, name).is_file() for name in ("manifest.json", "index.npy", "names.bin"))
+    return all(os.path.isfile(os.path.join(folder, name)) for name in ("manifest.json", "index.npy", "names.bin"))
 
 
 class _Scan:
@@ -204,6 +204,8 @@ class _Scan:
                 if self._on_progress and self._seen % _PROGRESS_EVERY == 0:
                     self._on_progress(self._seen)
                 if name.startswith(b".") or name in _SYSTEM_NAMES:
+                    if self._leave_out and entry.is_dir() and self._is_left_out(entry.path):
+                        continue
                     ignored["(hidden or system)"] += 1
                     continue
                 try:
@@ -278,7 +280,7 @@ def _identity(path: bytes) -> tuple[int, int]:
 
 
 def _readlink(path: bytes) -> str:
-    return os.fsdecode(os.readlink(path))
+    return display_name(os.readlink(path))  # not os.fsdecode: the report must not depend on the locale
 
 
 def _kind(mode: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +54,14 @@ class Store:
             try:
                 same = file_digest(path) == entry.digest
             except OSError as error:
-                raise DatasetError(path, f"cannot be read: {error.strerror}") from error
+                raise DatasetError.at(path, f"cannot be read: {error.strerror}") from error
             if not same:
-                raise CorruptDatasetError(path, "its contents are not those that were packed (the digest differs)")
+                raise CorruptDatasetError.at(path, "its contents are not those that were packed (the digest differs)")
 
     def _open(self) -> None:
         self.manifest: Manifest = load_manifest(self.path)
+        self._index: Index | None = None
+        self._targets: NDArray[np.int64] | None = None
         self._valid_labels = self.manifest.valid_labels
         self.extents = ExtentReader(self.path, self.manifest.shards, mmap=self.mmap)
         self._identities = {
@@ -77,19 +78,28 @@ class Store:
         self.path, self.mmap, self.verify = state["path"], state["mmap"], state["verify"]
         self._open()
         if self._fingerprint != state["fingerprint"]:
-            raise DatasetChangedError(self.path, "replaced or changed since the dataset was opened")
+            raise DatasetChangedError.at(self.path, "replaced or changed since the dataset was opened")
 
     def __len__(self) -> int:
         return self.manifest.samples
 
-    @cached_property
+    @property
     def index(self) -> Index:
         """Index and names, opened on first use: right after opening, nothing of the dataset is open."""
-        return Index(self.path, self.manifest.samples, self._identities)
+        # No functools.cached_property: before Python 3.12 it holds a lock, and a process that is forked while a thread makes
+        # its first read would wait for that lock for ever.
+        if self._index is None:
+            self._index = Index(self.path, self.manifest.samples, self._identities)
+        return self._index
 
-    @cached_property
+    @property
     def targets(self) -> NDArray[np.int64]:
         """Labels of all samples: int64, shape (samples,), read-only."""
+        if self._targets is None:
+            self._targets = self._read_targets()
+        return self._targets
+
+    def _read_targets(self) -> NDArray[np.int64]:
         labels = np.empty(len(self), np.int64)
         start = 0
         for block in self.index.blocks():
@@ -119,7 +129,7 @@ class Store:
         except OSError as error:
             # The machine's fault and not the dataset's: too many open files, a server that went away.
             problem = f"cannot be read for sample {index} ({self.name(index)!r}): {error.strerror or error}"
-            raise DatasetError(self.extents.path(record.shard), problem) from error
+            raise DatasetError.at(self.extents.path(record.shard), problem) from error
         except DatasetError as error:
             raise self.corrupt(index, record, f"cannot be read: {error.problem}") from error
         if self.verify and payload_digest(self.manifest.header, body) != record.digest:
@@ -130,7 +140,7 @@ class Store:
 
     def corrupt(self, index: int, record: Record, problem: str) -> CorruptSampleError:
         """The error that names a sample and where it lies."""
-        return CorruptSampleError(index, self.name(index), self.extents.path(record.shard), record.offset, problem)
+        return CorruptSampleError.of(index, self.name(index), self.extents.path(record.shard), record.offset, problem)
 
     def records(self) -> Iterator[tuple[int, Record]]:
         """All records with their numbers, in order."""
@@ -151,9 +161,9 @@ def _identify(path: Path, expected: int) -> FileIdentity:
     try:
         info = os.stat(path)
     except OSError as error:
-        raise CorruptDatasetError(path, error.strerror or type(error).__name__) from error
+        raise CorruptDatasetError.at(path, error.strerror or type(error).__name__) from error
     if not stat.S_ISREG(info.st_mode):
-        raise CorruptDatasetError(path, "no regular file")
+        raise CorruptDatasetError.at(path, "no regular file")
     if info.st_size != expected:
-        raise TruncatedFileError(path, info.st_size, expected)
+        raise TruncatedFileError.sized(path, info.st_size, expected)
     return identify(info)

@@ -8,6 +8,7 @@ format can tell. ``check_source`` is a function of small picklable values; it ru
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from packer.files import read_regular_file
 from packer.model import DEFAULT_MAX_PIXELS, TYPES_BY_NAME, Kept, Note, Skipped, Unfit, Verdict
 
 __all__ = ["CHECK_LEVELS", "CheckSettings", "check_bytes", "check_source"]
+
+_ADDRESS = re.compile(r"\s*<[^<>]* object at 0x[0-9a-fA-F]+>|\s*\b0x[0-9a-fA-F]{8,}")
 
 CHECK_LEVELS = ("full", "none")
 
@@ -61,11 +64,11 @@ def check_bytes(data: bytes, path: bytes, settings: CheckSettings) -> Verdict:
             warnings.simplefilter("ignore")
             finding = _look(data, settings)
     except Unfit as unfit:
-        return Skipped(unfit.code, unfit.detail)
+        return Skipped(unfit.code, _strip_address(unfit.detail))
     # Decoders raise SyntaxError, ValueError, struct.error, RecursionError, MemoryError and more on damaged files; the
     # one that is not foreseen must cost its file, not the job.
     except Exception as error:  # noqa: BLE001
-        return Skipped("corrupt", f"{type(error).__name__}: {_without_address(str(error))}")
+        return Skipped("corrupt", f"{type(error).__name__}: {_strip_address(str(error))}")
     return Kept(
         type=finding.type,
         size_bytes=len(data),
@@ -76,7 +79,7 @@ def check_bytes(data: bytes, path: bytes, settings: CheckSettings) -> Verdict:
         frames=finding.frames,
         orientation=finding.orientation,
         header=finding.header,
-        warnings=(*_extension_mismatch(finding.type, path), *finding.warnings),
+        warnings=(*_extension_mismatch(finding.type, path), *map(_without_address, finding.warnings)),
     )
 
 
@@ -100,6 +103,10 @@ def _extension_mismatch(kind: str, path: bytes) -> tuple[Note, ...]:
     return (Note("extension_mismatch", f"named .{suffix}, but the content is {kind}"),)
 
 
-def _without_address(text: str) -> str:
-    # Pillow's "cannot identify image file <_io.BytesIO object at 0x7f...>": an address would make reports differ.
-    return text.split(" <_io.")[0].split(" object at 0x")[0]
+def _without_address(note: Note) -> Note:
+    return Note(note.code, _strip_address(note.detail))
+
+
+def _strip_address(text: str) -> str:
+    """Pillow's "cannot identify image file <_io.BytesIO object at 0x7f...>": an address would make two reports differ."""
+    return _ADDRESS.sub("", text)

@@ -73,7 +73,7 @@ def mode_of_png(data: bytes, notes: list[Note]) -> str:
     try:
         with _open(without_metadata(data), "png") as picture:
             return picture.mode
-    except Exception as error:
+    except Exception as error:  # the same classes again
         raise _unfit(error, "png") from error
 
 

@@ -18,7 +18,7 @@ class Finding:
     width: int = 0
     height: int = 0
     frames: int = 0
-    orientation: int = 1
+    orientation: int = 0
     header: bytes = b""
     warnings: tuple[Note, ...] = ()
 

@@ -62,7 +62,14 @@ class _Group(click.Group):
 
 def _refuse_mistyped_command(args: list[str], commands: list[str]) -> None:
     word = args[0]
-    if word.startswith("-") or os.sep in word or os.path.lexists(word):
+    if word.startswith("-") or os.sep in word:
+        return
+    try:
+        os.lstat(word)
+        return
+    except FileNotFoundError:
+        pass  # no such folder, so it may be a command
+    except (OSError, ValueError):
         return
     near = difflib.get_close_matches(word, commands, 1, 0.6)
     if near:

@@ -14,7 +14,7 @@ __all__ = ["command"]
 
 
 @click.command("demo")
-@click.argument("folder", type=click.Path(path_type=Path), default="packer-demo")
+@click.argument("folder", type=click.Path(readable=False, path_type=Path), default="packer-demo")
 def command(folder: Path) -> None:
     """Make a small folder of pictures and arrays, pack it into every format, and read it back.
 

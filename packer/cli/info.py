@@ -16,7 +16,7 @@ _MANY = 12
 
 
 @click.command("info")
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path(readable=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
 def command(dataset: Path, as_json: bool) -> None:
     """Show what DATASET holds: format, samples, classes, types of files, options."""

@@ -13,7 +13,7 @@ __all__ = ["command"]
 
 
 @click.command("ls")
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path(readable=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(dataset: Path, as_json: bool) -> None:
     """List the samples of DATASET: number, label, type, width × height, size in bytes, original path."""

@@ -44,11 +44,13 @@ class _Command(click.Command):
 
 
 @click.command("pack", cls=_Command)
-@click.argument("src", type=click.Path(path_type=Path))
+@click.argument("src", type=click.Path(readable=False, path_type=Path))
 @click.option(
     "-f", "--format", "format_", type=click.Choice(names()), default="lmdb", show_default=True, help="Container format."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where to write.  [default: SRC.FORMAT beside SRC]")
+@click.option(
+    "-o", "--output", type=click.Path(readable=False, path_type=Path), help="Where to write.  [default: SRC.FORMAT beside SRC]"
+)
 @click.option("--overwrite", is_flag=True, help="Replace an earlier output; it stays until the new one is whole.")
 @click.option(
     "--labels",

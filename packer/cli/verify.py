@@ -15,7 +15,7 @@ __all__ = ["command"]
 
 
 @click.command("verify")
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=click.Path(readable=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no result; the exit status says it.")
 @click.pass_context

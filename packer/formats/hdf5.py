@@ -22,6 +22,7 @@ gives its offset, and it must be 1 MiB. That costs 37 µs a file against 104 thr
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from array import array
 from collections.abc import Iterable, Iterator
@@ -33,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import OutputError
+from packer.files import discard
 from packer.formats._base import Format, NativeSample, Written
 from packer.model import Extent, Sample
 from packer.npyheader import parse_header
@@ -51,7 +53,7 @@ class _Writer:
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
         self._path = Path(plan.folder, _FILE)
-        with h5py.File(self._path, "w", libver="earliest"):
+        with _errors_as_os_error(), h5py.File(self._path, "w", libver="earliest"):
             pass
         self._file: BinaryIO = self._path.open("r+b", buffering=_BUFFER)
         self._file.seek(_START)
@@ -82,14 +84,15 @@ class _Writer:
         if header:
             parsed = parse_header(header)
             shape, dtype = (len(self._sizes), *parsed.shape), parsed.dtype
-        start = _create_data(self._path, shape, dtype, total)
-        with h5py.File(self._path, "r+", libver="earliest") as file:
-            self._add_columns(file, with_offsets=not header)
+        with _errors_as_os_error():
+            start = _create_data(self._path, shape, dtype, total)
+            with h5py.File(self._path, "r+", libver="earliest") as file:
+                self._add_columns(file, with_offsets=not header)
         self._plan.shard_done(self._path)
         return Written([(_FILE, len(self._sizes))], self._extents(start), header)
 
     def close(self) -> None:
-        self._file.close()
+        discard(self._file)
 
     def _put_headers_back(self) -> None:
         """The first file with another header: from here on payloads are whole files, those written so far too."""
@@ -134,6 +137,15 @@ class _Writer:
         for size in self._sizes:
             yield Extent(0, offset if size else 0, size)
             offset += size
+
+
+@contextlib.contextmanager
+def _errors_as_os_error() -> Iterator[None]:
+    """h5py raises RuntimeError where a full disk shows while a file is closed."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
 
 
 def _is_plain_array(header: bytes) -> bool:

@@ -16,6 +16,7 @@ it is a function of the input: another map size, or another history of commits, 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import sys
@@ -43,17 +44,18 @@ class _Writer:
         # writemap is never used: the file would get the size of the map. No lock: there is one writer, and lock.mdb would
         # stay behind. No sync: packer.commit does it once.
         self._space = sum(map(_space, plan.sizes)) + _SPARE
-        self._environment = lmdb.open(
-            str(plan.folder), map_size=self._space, mode=0o666, lock=False, sync=False, writemap=False, max_dbs=0
-        )
-        self._transaction = self._environment.begin(write=True)
+        with _errors_as_os_error():
+            self._environment = lmdb.open(
+                str(plan.folder), map_size=self._space, mode=0o666, lock=False, sync=False, writemap=False, max_dbs=0
+            )
+            self._transaction = self._environment.begin(write=True)
         self._used = _SPARE
         self._uncommitted = 0
         self._samples = 0
 
     def append(self, sample: Sample, payload: bytes) -> None:
         self._used += _space(len(payload))
-        try:
+        with _errors_as_os_error():
             if self._used > self._space:
                 # A file grew after the scan had seen it.
                 self._commit(2 * self._used)
@@ -62,14 +64,10 @@ class _Writer:
             self._samples += 1
             if self._uncommitted >= _COMMIT_BYTES:
                 self._commit()
-        except lmdb.Error as error:
-            raise OSError(str(error)) from error
 
     def finish(self) -> Written:
-        try:
+        with _errors_as_os_error():
             self._transaction.commit()
-        except lmdb.Error as error:
-            raise OSError(str(error)) from error
         self._plan.shard_done(self._path)
         return Written([(_FILE, self._samples)], _extents(self._environment))
 
@@ -83,6 +81,15 @@ class _Writer:
             self._environment.set_mapsize(new_space)
         self._transaction = self._environment.begin(write=True)
         self._uncommitted = 0
+
+
+@contextlib.contextmanager
+def _errors_as_os_error() -> Iterator[None]:
+    """What liblmdb says of a full disk, as every other writer says it."""
+    try:
+        yield
+    except lmdb.Error as error:
+        raise OSError(str(error)) from error
 
 
 def _space(size: int) -> int:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+from packer.files import discard
 from packer.formats._base import Format, NativeSample, Written
 from packer.model import NO_LABEL, Extent, Sample
 from packer.plan import WritePlan
@@ -75,7 +76,7 @@ class _Writer:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            discard(self._file)
             self._file = None
 
     def _close_shard(self) -> None:
@@ -83,7 +84,8 @@ class _Writer:
             return
         self._file.write(bytes(_file_size(self._position) - self._position))
         path = Path(self._file.name)
-        self.close()
+        self._file.close()
+        self._file = None
         self._plan.shard_done(path)
         self._files.append((path.name, self._samples_in_shard))
         self._samples_in_shard = 0
