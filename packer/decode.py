@@ -232,7 +232,7 @@ def _require_pixels(width: int, height: int, max_pixels: int) -> None:
 def _convert(picture: Image.Image, options: ReadOptions) -> Image.Image:
     transparent = picture.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in picture.info
     if options.background is not None and transparent and picture.mode[0] in "IF":
-        return _deep_on_background(picture, options)
+        return _deep_on_background(picture, options, options.background)
     if options.background is not None and transparent:
         backdrop = Image.new("RGBA", picture.size, (*options.background, 255))
         picture = Image.alpha_composite(backdrop, picture.convert("RGBA")).convert("RGB")
@@ -249,11 +249,11 @@ def _convert(picture: Image.Image, options: ReadOptions) -> Image.Image:
         raise OptionError(f"mode={mode!r}: Pillow cannot convert a picture of mode {picture.mode} to it ({error})") from None
 
 
-def _deep_on_background(picture: Image.Image, options: ReadOptions) -> Image.Image:
+def _deep_on_background(picture: Image.Image, options: ReadOptions, colour: tuple[int, int, int]) -> Image.Image:
     """A deep grey picture, one value of which means transparent: scaled like any other, and then put on the colour."""
     values = np.asarray(picture)
     pixels = np.repeat(_to_eight_bits(values)[:, :, None], 3, axis=2)
-    pixels[values == picture.info["transparency"]] = options.background
+    pixels[values == picture.info["transparency"]] = colour
     return _convert(Image.fromarray(pixels), options)
 
 
