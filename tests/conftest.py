@@ -1,0 +1,24 @@
+"""What all tests share: one parameter for the formats, and one setting for hypothesis."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+from packer import formats
+
+settings.register_profile(
+    "packer",
+    deadline=None,  # packing syncs to a disk, which takes as long as it takes
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],  # the explanations take a minute where an example packs
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("packer")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with an argument ``format_name`` runs once for every format there is."""
+    if "format_name" in metafunc.fixturenames:
+        metafunc.parametrize("format_name", formats.names())
