@@ -1,0 +1,420 @@
+"""The one reader of all containers: ranges of bytes, from files that come and go under it."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from packer import extents, files
+from packer.errors import CorruptDatasetError, DatasetChangedError, TruncatedFileError
+from packer.extents import ExtentReader
+from packer.manifest import ShardEntry
+
+_MAX_OPEN = 64
+_needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the open files of a process are seen in /proc")
+
+
+def make_reader(folder: Path, contents: list[bytes], *, mmap: bool = False) -> ExtentReader:
+    """A reader over one new file for each of the contents."""
+    entries = []
+    for i, content in enumerate(contents):
+        Path(folder, f"shard-{i}").write_bytes(content)
+        entries.append(ShardEntry(f"shard-{i}", len(content), 1, ""))
+    return ExtentReader(folder, tuple(entries), mmap=mmap)
+
+
+def open_in(folder: Path) -> list[str]:
+    """The files inside a folder that this process has open, once for each descriptor."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # the descriptor that listed the folder
+            continue
+        if Path(target).parent == folder:
+            found.append(Path(target).name)
+    return found
+
+
+@pytest.fixture(params=[False, True], ids=["pread", "mmap"])
+def mmap(request: pytest.FixtureRequest) -> bool:
+    """Both ways to read."""
+    return request.param
+
+
+@pytest.fixture(params=["as is", "no preadv", "no dir_fd", "neither"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Systems that lack some of the calls."""
+    if request.param in ("no preadv", "neither"):
+        monkeypatch.setattr(files, "_HAS_PREAD", False)
+        monkeypatch.delattr(os, "preadv", raising=False)
+        monkeypatch.delattr(os, "pread", raising=False)
+    if request.param in ("no dir_fd", "neither"):
+        monkeypatch.setattr(extents, "_HAS_DIR_FD", False)
+    return request.param
+
+
+CONTENT = random.Random(1).randbytes(100_000)
+RANGES = [(0, 100_000), (0, 1), (99_999, 1), (4_095, 2), (12_345, 54_321), (0, 0), (100_000, 0), (50_000, 0)]
+
+
+@pytest.mark.parametrize("offset, size", RANGES)
+def test_a_range_is_read_as_it_stands_in_the_file(tmp_path: Path, mmap: bool, system: str, offset: int, size: int) -> None:
+    reader = make_reader(tmp_path, [b"other" * 20_000, CONTENT], mmap=mmap)
+    assert reader.read(1, offset, size) == CONTENT[offset : offset + size]
+    buffer = bytearray(size)
+    reader.read_into(1, offset, memoryview(buffer))
+    assert buffer == CONTENT[offset : offset + size]
+
+
+def test_read_into_fills_its_buffer_and_nothing_beside_it(tmp_path: Path, mmap: bool, system: str) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    buffer = bytearray(b"\xaa" * 300)
+    reader.read_into(0, 1_000, memoryview(buffer)[100:200])
+    assert buffer == b"\xaa" * 100 + CONTENT[1_000:1_100] + b"\xaa" * 100
+
+
+def test_what_is_read_is_bytes_of_its_own(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    data = reader.read(0, 0, 100)
+    assert type(data) is bytes
+    with Path(tmp_path, "shard-0").open("r+b") as file:
+        file.write(bytes(100))
+    assert data == CONTENT[:100]
+
+
+@pytest.mark.parametrize(
+    "shard, offset, size",
+    [(0, 0, 100_001), (0, 99_999, 2), (0, 100_001, 0), (0, 2**63, 1), (0, 0, 2**64), (1, 0, 1), (2**32 - 1, 0, 0), (-1, 0, 1)],
+)
+def test_a_range_outside_the_container_is_refused_before_anything_is_allocated(
+    tmp_path: Path, mmap: bool, shard: int, offset: int, size: int
+) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    with pytest.raises(CorruptDatasetError, match="not inside the container"):
+        reader.read(shard, offset, size)
+    assert reader.read(0, 0, 5) == CONTENT[:5]
+
+
+def test_read_into_a_range_outside_the_container_is_refused(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    with pytest.raises(CorruptDatasetError, match="not inside the container"):
+        reader.read_into(0, 99_999, memoryview(bytearray(2)))
+
+
+def few_at_a_time(most: int) -> Callable[..., object]:
+    """Reading calls that give at most so many bytes, as a network file system may."""
+    real_pread, real_preadv, real_read = os.pread, os.preadv, os.read
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "pread", lambda file, size, offset: real_pread(file, min(size, most), offset))
+        monkeypatch.setattr(
+            os, "preadv", lambda file, buffers, offset: real_preadv(file, [buffer[:most] for buffer in buffers], offset)
+        )
+        monkeypatch.setattr(os, "read", lambda file, size: real_read(file, min(size, most)))
+
+    return patch
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="no preadv here")
+@pytest.mark.parametrize("has_preadv", [True, False])
+@pytest.mark.parametrize("most", [1, 1_000, 54_320])
+def test_a_short_read_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_preadv: bool, most: int) -> None:
+    """The kernel gives at most 2 GiB at once; taken for the whole payload that would be half a sample."""
+    reader = make_reader(tmp_path, [CONTENT])
+    monkeypatch.setattr(files, "_HAS_PREAD", has_preadv)
+    few_at_a_time(most)(monkeypatch)
+    assert reader.read(0, 12_345, 54_321) == CONTENT[12_345:66_666]
+    buffer = bytearray(54_321)
+    reader.read_into(0, 12_345, memoryview(buffer))
+    assert buffer == CONTENT[12_345:66_666]
+
+
+def test_a_file_that_became_shorter_is_an_exception(tmp_path: Path, system: str) -> None:
+    reader = make_reader(tmp_path, [CONTENT])
+    assert reader.read(0, 90_000, 10) == CONTENT[90_000:90_010]
+    os.truncate(tmp_path / "shard-0", 50_000)
+    with pytest.raises(TruncatedFileError) as caught:
+        reader.read(0, 45_000, 10_000)
+    assert caught.value.path == tmp_path / "shard-0"
+    assert (caught.value.found, caught.value.expected) == (50_000, 100_000)
+    with pytest.raises(TruncatedFileError):
+        reader.read_into(0, 60_000, memoryview(bytearray(10)))
+    assert reader.read(0, 0, 50_000) == CONTENT[:50_000]
+
+
+def test_the_size_named_for_a_shorter_file_is_its_size(tmp_path: Path) -> None:
+    """The range lies wholly behind the new end; its own offset is not what the file has."""
+    reader = make_reader(tmp_path, [CONTENT])
+    reader.read(0, 0, 1)
+    os.truncate(tmp_path / "shard-0", 50_000)
+    with pytest.raises(TruncatedFileError) as caught:
+        reader.read(0, 70_000, 10)
+    assert caught.value.found == 50_000
+
+
+@pytest.mark.parametrize("change", [-1, 1, -100_000])
+def test_a_file_of_another_size_is_refused_when_the_reader_is_made(tmp_path: Path, mmap: bool, change: int) -> None:
+    Path(tmp_path, "shard").write_bytes(CONTENT)
+    with pytest.raises(TruncatedFileError) as caught:
+        ExtentReader(tmp_path, (ShardEntry("shard", len(CONTENT) + change, 1, ""),), mmap=mmap)
+    assert caught.value.path == tmp_path / "shard"
+    assert (caught.value.found, caught.value.expected) == (len(CONTENT), len(CONTENT) + change)
+
+
+def test_an_empty_file_is_read_as_no_bytes(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [b""], mmap=mmap)
+    assert reader.read(0, 0, 0) == b""
+    with pytest.raises(CorruptDatasetError):
+        reader.read(0, 0, 1)
+
+
+def test_only_regular_files_of_the_folder_are_read(tmp_path: Path, mmap: bool) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    Path(tmp_path, "secret").write_bytes(CONTENT)
+    (folder / "link").symlink_to("../secret")
+    (folder / "inner").mkdir()
+    os.mkfifo(folder / "fifo")
+    for name in ("link", "inner", "fifo", "missing"):
+        size = (folder / name).stat().st_size if name == "inner" else len(CONTENT)
+        with pytest.raises(CorruptDatasetError, match=name):
+            ExtentReader(folder, (ShardEntry(name, size, 1, ""),), mmap=mmap)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "\ud800"], ids=["too long", "no text"])
+def test_a_name_that_no_file_can_have_is_refused_as_damage(tmp_path: Path, name: str) -> None:
+    """A name comes out of the manifest, which may be a stranger's."""
+    with pytest.raises(CorruptDatasetError):
+        ExtentReader(tmp_path, (ShardEntry(name, 1, 1, ""),))
+
+
+def test_a_file_replaced_before_it_is_opened_is_noticed(tmp_path: Path, mmap: bool, system: str) -> None:
+    reader = make_reader(tmp_path, [CONTENT, CONTENT], mmap=mmap)
+    Path(tmp_path, "new").write_bytes(CONTENT[::-1])
+    os.replace(tmp_path / "new", tmp_path / "shard-1")
+    assert reader.read(0, 0, 10) == CONTENT[:10]
+    with pytest.raises(DatasetChangedError, match="shard-1"):
+        reader.read(1, 0, 10)
+
+
+def test_a_file_replaced_after_it_was_opened_is_read_as_it_was(tmp_path: Path, mmap: bool, system: str) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    reader.read(0, 0, 1)
+    Path(tmp_path, "new").write_bytes(CONTENT[::-1])
+    os.replace(tmp_path / "new", tmp_path / "shard-0")
+    assert reader.read(0, 0, 100_000) == CONTENT
+
+
+def test_a_file_written_to_before_it_is_opened_is_noticed(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    time.sleep(0.02)  # the clock of a file system may tick every 10 ms
+    with Path(tmp_path, "shard-0").open("r+b") as file:
+        file.write(b"changed")
+    with pytest.raises(DatasetChangedError, match="shard-0"):
+        reader.read(0, 0, 10)
+
+
+def test_a_file_removed_before_it_is_opened_is_noticed(tmp_path: Path, mmap: bool, system: str) -> None:
+    reader = make_reader(tmp_path, [CONTENT, CONTENT], mmap=mmap)
+    Path(tmp_path, "shard-1").unlink()
+    assert reader.read(0, 0, 10) == CONTENT[:10]
+    with pytest.raises(DatasetChangedError, match="shard-1"):
+        reader.read(1, 0, 10)
+
+
+def test_a_folder_replaced_meanwhile_is_noticed_and_not_mixed_in(tmp_path: Path, mmap: bool, system: str) -> None:
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    folder.mkdir()
+    other.mkdir()
+    reader = make_reader(folder, [CONTENT, CONTENT], mmap=mmap)
+    for path in folder.iterdir():  # the same files, names, inodes: only the folder is another one
+        os.link(path, other / path.name)
+    reader.read(0, 0, 1)
+    folder.rename(tmp_path / "old")
+    other.rename(folder)
+    with pytest.raises(DatasetChangedError, match="replaced"):
+        reader.read(1, 0, 10)
+    assert reader.read(0, 0, 10) == CONTENT[:10]
+
+
+def test_a_folder_removed_meanwhile_is_noticed(tmp_path: Path, mmap: bool, system: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    reader = make_reader(folder, [CONTENT, CONTENT], mmap=mmap)
+    reader.read(0, 0, 1)
+    folder.rename(tmp_path / "away")
+    with pytest.raises(DatasetChangedError, match="removed"):
+        reader.read(1, 0, 10)
+
+
+@_needs_proc
+def test_nothing_is_open_before_something_is_read(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [CONTENT] * 3, mmap=mmap)
+    assert open_in(tmp_path) == []
+    reader.read(1, 0, 10)
+    assert open_in(tmp_path) == ["shard-1"]
+
+
+@_needs_proc
+def test_a_reader_that_is_dropped_closes_its_files(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [CONTENT] * 3, mmap=mmap)
+    for shard in range(3):
+        reader.read(shard, 0, 10)
+    del reader
+    gc.collect()
+    assert open_in(tmp_path) == []
+
+
+@_needs_proc
+def test_a_file_refused_on_opening_is_closed_again(tmp_path: Path, mmap: bool, system: str) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    Path(tmp_path, "new").write_bytes(CONTENT)
+    os.replace(tmp_path / "new", tmp_path / "shard-0")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        with pytest.raises(DatasetChangedError):
+            reader.read(0, 0, 10)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@_needs_proc
+def test_at_most_64_files_are_open_and_the_oldest_go_first(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [b"%03d" % i for i in range(100)], mmap=mmap)
+    for i in range(100):
+        assert reader.read(i, 0, 3) == b"%03d" % i
+        assert len(open_in(tmp_path)) <= _MAX_OPEN
+    assert sorted(open_in(tmp_path)) == sorted(f"shard-{i}" for i in range(100 - _MAX_OPEN, 100))
+    assert reader.read(0, 0, 3) == b"000"
+
+
+def test_eviction_beside_reading_threads_never_gives_the_bytes_of_another_file(tmp_path: Path, mmap: bool) -> None:
+    """A list that closed the oldest file under a reading thread gave another file's bytes in 121 reads of such a test."""
+    shards, size = 100, 8_192
+    reader = make_reader(tmp_path, [bytes([i]) * size for i in range(shards)], mmap=mmap)
+    wrong: list[object] = []
+    reads = itertools.count()
+    stop = threading.Event()
+
+    def read(seed: int) -> None:
+        chosen = random.Random(seed)
+        try:
+            while not stop.is_set():
+                shard = chosen.randrange(shards)
+                if chosen.random() < 0.5:
+                    data = reader.read(shard, 0, size)
+                else:
+                    buffer = bytearray(size)
+                    reader.read_into(shard, 0, memoryview(buffer))
+                    data = bytes(buffer)
+                next(reads)
+                if data != bytes([shard]) * size:
+                    wrong.append((shard, set(data)))
+        except BaseException as error:
+            wrong.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(8)]
+    try:
+        for thread in threads:
+            thread.start()
+        time.sleep(2)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+    assert wrong == []
+    assert next(reads) > 1_000
+
+
+@pytest.mark.parametrize("has_preadv", [True, False])
+def test_threads_that_share_one_file_each_get_their_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_preadv: bool
+) -> None:
+    """Where there is no pread, the position of the file is shared, and must be guarded."""
+    monkeypatch.setattr(files, "_HAS_PREAD", has_preadv and hasattr(os, "preadv"))
+    reader = make_reader(tmp_path, [CONTENT])
+    wrong: list[object] = []
+
+    def read(seed: int) -> None:
+        chosen = random.Random(seed)
+        try:
+            for _ in range(1_500):
+                offset = chosen.randrange(90_000)
+                if reader.read(0, offset, 100) != CONTENT[offset : offset + 100]:
+                    wrong.append(offset)
+        except BaseException as error:
+            wrong.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
+    try:
+        for thread in threads:
+            thread.start()
+    finally:
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+    assert wrong == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_and_its_parent_read_through_one_descriptor(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    reader.read(0, 0, 1)
+    child = os.fork()
+    if not child:
+        right = all(reader.read(0, i * 100, 100) == CONTENT[i * 100 : i * 100 + 100] for i in range(900))
+        os._exit(0 if right else 1)
+    assert all(reader.read(0, i * 100, 100) == CONTENT[i * 100 : i * 100 + 100] for i in reversed(range(900)))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_reader_serves_ranges_in_any_order(tmp_path: Path, mmap: bool, system: str) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    chosen = random.Random(3)
+    for _ in range(200):
+        offset = chosen.randrange(len(CONTENT))
+        size = chosen.randrange(len(CONTENT) - offset)
+        assert reader.read(0, offset, size) == CONTENT[offset : offset + size]
+
+
+def test_an_error_of_the_file_system_is_passed_on_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = make_reader(tmp_path, [CONTENT])
+    reader.read(0, 0, 1)
+
+    def fail(*arguments: object) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pread", fail)
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        reader.read(0, 0, 10)
+
+
+def test_paths_for_messages_are_those_of_the_files(tmp_path: Path) -> None:
+    reader = make_reader(tmp_path, [b"a", b"b"])
+    assert reader.path(1) == tmp_path / "shard-1"
+    assert reader.path(2) == reader.path(-1) == tmp_path
+
+
+def test_a_shallow_copy_can_outlive_its_original(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    reader.read(0, 0, 1)
+    other = copy.copy(reader)
+    del reader
+    gc.collect()
+    assert other.read(0, 0, 100) == CONTENT[:100]
