@@ -1,0 +1,153 @@
+"""Interleaved repetitions, ratios of paired times, and how they are printed and written down.
+
+A benchmark is a list of contenders, one of them the baseline. They run in turn, A B C A B C ..., so that a slow minute
+of the machine falls on all of them, and each ratio is taken between two times of the same round. Reported are the
+median of the ratios, the lowest and the highest, and in the JSON lines every time of every round.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from statistics import median
+
+
+class Measure(Enum):
+    """What a ratio compares, and which side of the budget is good."""
+
+    RATE = "files/s"
+    """Rate of the subject over that of the baseline: at least the budget."""
+    TIME = "seconds"
+    """Time of the subject over that of the baseline: at most the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Something that is timed.
+
+    Attributes:
+        name: as the table shows it.
+        run: does the work once, proves the result right outside the timed part, and returns the seconds of the
+            timed part.
+        budget: for the ratio to the baseline; None where there is none.
+    """
+
+    name: str
+    run: Callable[[], float]
+    budget: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The times of one contender beside those of the baseline, round by round.
+
+    Attributes:
+        subject: name of the contender.
+        baseline: name of what it is compared with.
+        measure: what the ratio compares.
+        budget: for the median of the ratios; None where there is none.
+        files: number of files that each run treats.
+        seconds: times of the contender, one a round.
+        baseline_seconds: times of the baseline in the same rounds.
+    """
+
+    subject: str
+    baseline: str
+    measure: Measure
+    budget: float | None
+    files: int
+    seconds: tuple[float, ...]
+    baseline_seconds: tuple[float, ...]
+
+    @property
+    def ratios(self) -> list[float]:
+        """One ratio a round, without a unit."""
+        pairs = zip(self.seconds, self.baseline_seconds, strict=True)
+        if self.measure is Measure.RATE:
+            return [baseline / subject for subject, baseline in pairs]
+        return [subject / baseline for subject, baseline in pairs]
+
+    @property
+    def ratio(self) -> float:
+        """The median of the ratios."""
+        return median(self.ratios)
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the median keeps the budget; None where there is no budget."""
+        if self.budget is None:
+            return None
+        return self.ratio >= self.budget if self.measure is Measure.RATE else self.ratio <= self.budget
+
+
+def compare(baseline: Contender, subjects: Sequence[Contender], *, measure: Measure, files: int, repeat: int) -> list[Result]:
+    """Run the baseline and the subjects in turn, ``repeat`` rounds.
+
+    Args:
+        baseline: what the others are compared with; it runs first in each round.
+        subjects: the others, in the order of the results.
+        measure: what the ratios compare.
+        files: number of files that each run treats.
+        repeat: number of rounds, at least 1.
+    """
+    contenders = [baseline, *subjects]
+    seconds: list[list[float]] = [[] for _ in contenders]
+    for turn in range(repeat):
+        for contender, times in zip(contenders, seconds, strict=True):
+            times.append(contender.run())
+            print(f"  round {turn + 1} of {repeat}: {contender.name}: {times[-1]:.3f} s", file=sys.stderr)
+    return [
+        Result(subject.name, baseline.name, measure, subject.budget, files, tuple(times), tuple(seconds[0]))
+        for subject, times in zip(subjects, seconds[1:], strict=True)
+    ]
+
+
+def format_setting(setting: dict[str, object]) -> str:
+    """How and where it was measured, a line for each part."""
+    lines: list[str] = []
+    for name, value in setting.items():
+        words = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else str(value)
+        lines.append(f"{name}: {words}")
+    return "\n".join(lines)
+
+
+def format_table(results: Sequence[Result]) -> str:
+    """The results as lines of text: ratio, spread, budget, and the medians that they come from."""
+    rows: list[tuple[str, ...]] = [("what", "against", "ratio", "spread", "budget", "", "files/s", "against")]
+    rows += [_format_row(result) for result in results]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def _format_row(result: Result) -> tuple[str, ...]:
+    sign = "≥" if result.measure is Measure.RATE else "≤"
+    return (
+        result.subject,
+        result.baseline,
+        f"{result.ratio:.2f}",
+        f"{min(result.ratios):.2f}–{max(result.ratios):.2f}",
+        "" if result.budget is None else f"{sign} {result.budget:.2f}",
+        {None: "", True: "met", False: "MISSED"}[result.is_met],
+        f"{result.files / median(result.seconds):,.0f}",
+        f"{result.files / median(result.baseline_seconds):,.0f}",
+    )
+
+
+def write_json_lines(path: Path, setting: dict[str, object], results: Sequence[Result]) -> None:
+    """Write one JSON object a line: first how and where it was measured, then each result with all repetitions.
+
+    Args:
+        path: the file, replaced if it exists.
+        setting: machine, versions and options.
+        results: the results, in order.
+    """
+    lines: list[dict[str, object]] = [{"kind": "setting", **setting}]
+    for result in results:
+        values = asdict(result)
+        derived = {"ratios": result.ratios, "ratio": result.ratio, "met": result.is_met}
+        lines.append({"kind": "result", **values, "measure": result.measure.value, **derived})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
