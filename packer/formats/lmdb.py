@@ -33,7 +33,7 @@ from packer.plan import WritePlan
 __all__ = ["FORMAT"]
 
 _FILE = "data.mdb"
-_COMMIT_BYTES = 32 << 20  # a commit stands at fixed counts of payload bytes; its pages are held in memory until then
+_COMMIT_BYTES = 1 << 20  # a commit stands at fixed counts of payload bytes; at 32 MiB its pages fall out of the cache first
 _SPARE = 16 << 20
 
 
