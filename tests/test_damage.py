@@ -29,7 +29,7 @@ import pytest
 import xxhash
 
 from packer import formats, open_dataset, verify_dataset
-from packer.errors import CorruptDatasetError, CorruptSampleError, DatasetChangedError, DatasetError
+from packer.errors import CorruptDatasetError, CorruptSampleError, DatasetChangedError, DatasetError, TruncatedFileError
 from packer.index import RECORD
 from packer.plan import ShardLimits
 from packer.verify import Finding
@@ -284,11 +284,12 @@ def test_an_error_travels_pickled_with_its_text_and_fields(packed: Packed, work:
     """As it does from a worker of `multiprocessing`; the default way fails where a field is required."""
     data = open_dataset(work, output="bytes")
     (work / packed.containers[0]).write_bytes(bytes((work / packed.containers[0]).stat().st_size))
+    errors = [error_of(lambda: open_dataset(work, output="bytes")[0]), error_of(lambda: data[0])]
     (work / "names.bin").write_bytes(b"")
-    errors = [error_of(lambda: data[0]), error_of(lambda: open_dataset(work))]
+    errors += [error_of(lambda: open_dataset(work))]
     shutil.rmtree(work)
     errors += [error_of(lambda: open_dataset(work))]
-    assert len({type(error) for error in errors}) == 3
+    assert [type(error) for error in errors] == [CorruptSampleError, DatasetChangedError, TruncatedFileError, DatasetError]
     for error in errors:
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error)
