@@ -36,10 +36,11 @@ from PIL import (
 )
 
 from packer.errors import OptionError
+from packer.exif import orientation
 from packer.index import Record
 from packer.model import DEFAULT_MAX_PIXELS, MODES, TYPES
 from packer.npyheader import parse_header
-from packer.pngchunks import without_metadata
+from packer.pngchunks import chunks, without_metadata
 
 __all__ = ["OUTPUTS", "ReadOptions", "decode_array", "decode_picture"]
 
@@ -101,6 +102,19 @@ class ReadOptions:
             raise OptionError(f"output={self.output!r}; there are {', '.join(OUTPUTS)}")
         if self.mode is not None and self.mode not in MODES[1:]:
             raise OptionError(f"mode={self.mode!r} is none of Pillow's modes")
+        if self.min_size is not None and not _are_numbers(self.min_size, 2, 1, 2**31):
+            raise OptionError(f"min_size={self.min_size!r}; (height, width) in pixels is expected")
+        if self.background is not None and not _are_numbers(self.background, 3, 0, 255):
+            raise OptionError(f"background={self.background!r}; (red, green, blue), 0 to 255 each, is expected")
+        if not _are_numbers((self.max_pixels,), 1, 1, 2**62):
+            raise OptionError(f"max_pixels={self.max_pixels!r}; a number of pixels is expected")
+
+
+def _are_numbers(values: object, count: int, least: int, most: int) -> bool:
+    """Whether these are so many integers in a range; the option comes from a user's script, whatever its type says."""
+    if not isinstance(values, (tuple, list)) or len(values) != count:
+        return False
+    return all(isinstance(value, int) and not isinstance(value, bool) and least <= value <= most for value in values)
 
 
 def decode_array(payload: bytes) -> NDArray[Any]:
@@ -127,26 +141,28 @@ def decode_picture(payload: bytes, record: Record, options: ReadOptions) -> Imag
     kind = TYPES[record.type].name if record.type < len(TYPES) else ""
     if kind not in _FACTORIES:
         raise ValueError(f"a type {record.type} that is no picture")
-    orientation = record.orientation or _stored_orientation(payload, kind)
+    turned = record.orientation
+    if not turned and (options.orient or options.output == "pil"):
+        turned = _stored_orientation(payload, kind)
     min_size = options.min_size
-    if min_size and options.orient and orientation >= _FIRST_SIDEWAYS:
+    if min_size and options.orient and turned >= _FIRST_SIDEWAYS:
         min_size = min_size[::-1]  # the size asked for is that of the picture given out
     pixels = _decode_jpeg(payload, options, min_size) if kind == "jpeg" else None
     if pixels is not None:
-        if options.output != "pil" and not (options.orient and orientation in _TURNS):
+        if options.output != "pil" and not (options.orient and turned in _TURNS):
             return pixels
         picture = Image.fromarray(pixels)
     else:
         picture = _load(payload, kind, options.max_pixels, min_size)
-    if orientation in _TURNS:
+    if turned in _TURNS:
         if options.orient:
-            picture = picture.transpose(_TURNS[orientation])
+            picture = picture.transpose(_TURNS[turned])
             for block in _EXIF_BLOCKS:  # or a transform would turn it once more
                 picture.info.pop(block, None)
         elif pixels is not None:
             # As in a picture that Pillow opened, for a transform that turns pictures by itself.
             exif = Image.Exif()
-            exif[_ORIENTATION] = orientation
+            exif[_ORIENTATION] = turned
             picture.info["exif"] = exif.tobytes()
     if pixels is None:
         picture = _convert(picture, options)
@@ -170,7 +186,7 @@ def _decode_jpeg(payload: bytes, options: ReadOptions, min_size: tuple[int, int]
             colorspace=colorspace,
             min_height=min(least_height, height),
             min_width=min(least_width, width),
-            min_factor=1,
+            min_factor=2,  # 7/8 to 5/8 cost as much as the whole picture
             strict=False,
         )
     except ValueError as error:
@@ -185,10 +201,15 @@ def _stored_orientation(payload: bytes, kind: str) -> int:
     if kind == "tiff":
         return 1
     try:
-        value = _FACTORIES[kind](io.BytesIO(payload), "").getexif().get(_ORIENTATION, 1)
+        if kind == "png":
+            # Not by Pillow, which decodes the whole picture to look for Exif behind it.
+            found = (payload[c.start : c.start + c.length] for c in chunks(payload) if c.type == b"eXIf" and c.whole)
+            block = next(found, None)
+        else:
+            block = _FACTORIES[kind](io.BytesIO(payload), "").info.get("exif")
+        return orientation(block.removeprefix(b"Exif\0\0")) if block else 1
     except Exception:  # noqa: BLE001 - Exif is no part of the picture, and may be broken in any way
         return 1
-    return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
 def _load(payload: bytes, kind: str, max_pixels: int, min_size: tuple[int, int] | None) -> Image.Image:

@@ -143,7 +143,10 @@ class _MappedFile(OpenFile):
     __slots__ = ("_map",)
 
     def __init__(self, descriptor: int, path: Path, size_bytes: int) -> None:
-        self._map = _mmap.mmap(descriptor, size_bytes, access=_mmap.ACCESS_READ)
+        try:
+            self._map = _mmap.mmap(descriptor, size_bytes, access=_mmap.ACCESS_READ)
+        except ValueError:  # it was cut since its size was looked at
+            raise TruncatedFileError.sized(path, os.fstat(descriptor).st_size, size_bytes) from None
         os.close(descriptor)
 
     def read(self, offset: int, size: int) -> bytes:

@@ -69,7 +69,9 @@ class Store:
         }
         identities = [self.extents.folder_identity, *self.extents.identities, *self._identities.values()]
         # One number for all, so that a dataset of 10,000 shards pickles as small as one of a single file.
-        self._fingerprint = xxhash.xxh3_128_hexdigest(repr((self.manifest.digest, identities)).encode())
+        # Without the device, whose number differs between two hosts that share a file system.
+        facts = [(identity.inode, identity.size_bytes, identity.mtime_ns) for identity in identities]
+        self._fingerprint = xxhash.xxh3_128_hexdigest(repr((self.manifest.digest, facts)).encode())
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "mmap": self.mmap, "verify": self.verify, "fingerprint": self._fingerprint}

@@ -25,7 +25,7 @@ ROOT = Path(packer.__file__).parent
 
 LAYERS = (
     {"errors", "model", "cpus"},
-    {"files", "npyheader", "pngchunks"},
+    {"exif", "files", "npyheader", "pngchunks"},
     {"check", "index", "manifest", "plan", "listing", "labels", "scan", "report", "commit", "options"},
     {"formats", "extents", "store", "checkers", "decode", "intake"},
     {"pack", "job", "verify", "datasets", "demo"},

@@ -10,9 +10,9 @@ from __future__ import annotations
 import simplejpeg
 
 from packer.check import pictures
-from packer.check.exif import orientation_or_note
 from packer.check.jpegmarkers import Markers, walk
 from packer.check.verdict import Finding, require_pixels
+from packer.exif import orientation_or_note
 from packer.model import Note, Unfit
 
 __all__ = ["check"]

@@ -10,8 +10,8 @@ import re
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from packer.check.exif import orientation_or_note
 from packer.check.verdict import Finding, require_pixels
+from packer.exif import orientation_or_note
 from packer.model import Note, Unfit
 from packer.pngchunks import without_metadata
 

@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from packer.check import exif, pictures
+from packer import exif
+from packer.check import pictures
 from packer.check.verdict import Finding, require_pixels
 from packer.model import Note, Unfit
 from packer.pngchunks import Chunk, chunks
