@@ -19,16 +19,19 @@ from packer.model import Kept, Skipped, Verdict
 __all__ = ["as_nobody", "misbehave", "pack_command", "run_pack"]
 
 _NOBODY = 65534
-_MAIN = "from packer.cli import main; main()"
+# A job that a shell starts in the background ignores SIGINT, and so do its children; as from a terminal here.
+_MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from packer.cli import main; main()"
 # Everything is imported first: another user may not be allowed to read this interpreter's own folders.
 _BECOME_NOBODY = f"""
 import contextlib, importlib, os, pkgutil, shlex, sys
 sys.modules["torch"] = None  # not needed here, and two seconds to load
 import encodings.ascii, encodings.idna, encodings.latin_1, concurrent.futures.thread
-import packer
-for module in pkgutil.walk_packages(packer.__path__, "packer."):
-    with contextlib.suppress(ImportError):
-        importlib.import_module(module.name)
+import lmdb, packer
+for package in (packer, lmdb):  # lmdb, too, imports parts of itself late
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
 os.umask(0o022)
 if os.geteuid() == 0:
     os.setgroups([])

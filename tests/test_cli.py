@@ -701,6 +701,7 @@ def interrupted(folder):
     if not folder.name.endswith('.partial'):
         signal.raise_signal(number)
 commit._sync_folder = interrupted
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from packer.cli import main
 main()
 """
