@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -503,17 +504,21 @@ def test_progress_goes_to_stderr_in_plain_lines_where_there_is_no_terminal(
     assert re.fullmatch(r"packing: [\d,]+ of 4,000, [\d,]+ files/s, [\d,.]+ MB/s, 7 skipped, \d+ s left", rows[-1])
 
 
-def on_terminal(command: list[Any], cwd: Path, **variables: str) -> tuple[int, str]:
-    """Run a command on a pseudo-terminal, as a person does; returns its status and all that the terminal got."""
+def on_terminal(command: list[Any], cwd: Path, *, output: Path | None = None) -> tuple[int, str]:
+    """Run a command on a pseudo-terminal, as a person does; returns its status and all that the terminal got.
+
+    ``output``: a file that standard output is sent to.
+    """
     master, slave = pty.openpty()
-    job = subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=environment(TERM="xterm-256color", COLUMNS="100", **variables),
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-    )
+    with output.open("wb") if output else nullcontext(slave) as sent_to:
+        job = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment(TERM="xterm-256color", COLUMNS="100"),
+            stdin=slave,
+            stdout=sent_to,
+            stderr=slave,
+        )
     os.close(slave)
     shown = b""
     deadline = time.monotonic() + 60
@@ -541,6 +546,14 @@ def test_live_line_on_a_terminal(here: Path) -> None:
     last = shown.rpartition("packed 1,500 of 1,500 files")
     assert last[1]
     assert "\x1b[?25h" in shown, "the cursor is shown again"
+
+
+def test_live_line_is_on_the_terminal_when_the_summary_goes_elsewhere(here: Path) -> None:
+    write_tree(here / "in", {f"{i}.npy": npy(np.full(50, i)) for i in range(600)})
+    status, shown = on_terminal(pack_command("in", "--workers", "1", "--json"), here, output=here / "summary")
+    assert status == 0
+    assert "packing" in shown
+    assert json.loads((here / "summary").read_bytes())["samples"] == 600
 
 
 def test_quiet_shows_nothing_on_a_terminal(here: Path) -> None:
