@@ -45,7 +45,7 @@ FORMATS = tuple(TAR_BUDGETS)
 # At 1/8, as libjpeg-turbo rounds it up.
 DECODED_PIXELS = 63 * 47
 WARM_UP_FILES = 10
-DISTRIBUTIONS = ("numpy", "pillow", "simplejpeg", "xxhash", "lmdb", "h5py", "webdataset", "pebble")
+DISTRIBUTIONS = ("numpy", "pillow", "simplejpeg", "xxhash", "lmdb", "h5py", "webdataset")
 
 
 @dataclass(frozen=True, slots=True)
