@@ -44,7 +44,10 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, mmap: bool = False, verify: bool = True) -> None:
-        self.path = Path(os.path.abspath(path))
+        try:
+            self.path = Path(os.path.abspath(path))
+        except FileNotFoundError:  # a relative path, and the current folder has been removed
+            raise DatasetError.at(Path(path), "the current folder no longer exists") from None
         self.mmap = mmap
         self.verify = verify
         self._open()

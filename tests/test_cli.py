@@ -806,3 +806,24 @@ def test_demo_needs_no_torch(tmp_path: Path) -> None:
         [sys.executable, "-c", code, "demo"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
     )
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_links_that_leave_the_input_are_followed_where_asked(here: Path) -> None:
+    write_tree(here, {"elsewhere/1.npy": npy([1]), "in/2.npy": npy([2])})
+    (here / "in/1.npy").symlink_to(here / "elsewhere/1.npy")
+    without = run_pack("in", "-o", "without", cwd=here)
+    assert "1 unreadable" in without.stdout
+    with_links = run_pack("in", "-o", "with", "--follow-links", cwd=here)
+    assert (with_links.returncode, with_links.stderr) == (0, "")
+    assert with_links.stdout.startswith("packed 2 of 2 files")
+
+
+def test_removed_current_folder_is_one_line(here: Path) -> None:
+    gone = here / "gone"
+    gone.mkdir()
+    code = "import os, sys; os.rmdir(os.getcwd()); from packer.cli.app import run; sys.exit(run(['info', 'x']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=gone, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert len(lines(done.stderr)) == 1

@@ -66,6 +66,7 @@ class _Command(click.Command):
     show_default=True,
     help="full: decode every file; none: look at its first bytes only.",
 )
+@click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Checking processes.  [default: usable CPUs]")
 @click.option("--shard-size", type=_Size(), metavar="SIZE", help="Size of a shard, webdataset only.  [default: 1GB]")
 @click.option("--shard-samples", type=click.IntRange(min=1), metavar="N", help="Samples a shard, webdataset only.")
@@ -79,6 +80,7 @@ def command(
     overwrite: bool,
     labels: str,
     check: str,
+    follow_links: bool,
     workers: int | None,
     shard_size: int | None,
     shard_samples: int | None,
@@ -103,6 +105,7 @@ def command(
         overwrite=overwrite,
         check=check,
         labels=labels,
+        follow_links=follow_links,
         limits=limits if shard_size or shard_samples else None,
         workers=workers,
     )
