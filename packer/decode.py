@@ -260,9 +260,7 @@ def _convert(picture: Image.Image, options: ReadOptions) -> Image.Image:
     mode = options.mode
     if mode is None or picture.mode == mode:
         return picture
-    if picture.mode == "F" or picture.mode.startswith("I"):
-        if mode in ("F", "I") or mode.startswith("I;16"):
-            return _to_mode(picture, mode, transparent)
+    if picture.mode[0] in "IF" and mode[0] not in "IF":
         picture = Image.fromarray(_to_eight_bits(np.asarray(picture)))
     try:
         return _to_mode(picture, mode, transparent)

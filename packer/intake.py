@@ -11,7 +11,7 @@ from packer.check import CheckSettings, check_bytes
 from packer.checkers import CheckPool
 from packer.files import read_regular_file
 from packer.listing import Listing
-from packer.model import Kept, Skipped, Source, Unfit, Verdict
+from packer.model import Skipped, Source, Unfit, Verdict
 
 __all__ = ["Intake"]
 
@@ -47,24 +47,25 @@ class Intake:
 
     def _check(self, sources: Iterator[Source], pool: CheckPool) -> Iterator[tuple[Source, Verdict, bytes]]:
         for source, verdict in pool.verdicts(sources):
-            payload = self._read(source) if isinstance(verdict, Kept) else b""
-            if isinstance(verdict, Kept) and not _is_about(verdict, payload):
+            payload = self._read_as_judged(source, verdict)
+            if payload is None:
                 verdict = pool.recheck(source.name)
-                payload = self._read(source) if isinstance(verdict, Kept) else b""
-                if isinstance(verdict, Kept) and not _is_about(verdict, payload):
-                    verdict = Skipped("changed", "its bytes changed between checking and packing, twice")
-            yield source, verdict, payload if isinstance(verdict, Kept) and isinstance(payload, bytes) else b""
+                payload = self._read_as_judged(source, verdict)
+            if payload is None:
+                verdict, payload = Skipped("changed", "its bytes changed between checking and packing, twice"), b""
+            yield source, verdict, payload
+
+    def _read_as_judged(self, source: Source, verdict: Verdict) -> bytes | None:
+        """The bytes that a verdict is about, none where it is a skip; ``None`` where the file is no longer what was judged."""
+        if isinstance(verdict, Skipped):
+            return b""
+        payload = self._read(source)
+        if isinstance(payload, Skipped) or len(payload) != verdict.size_bytes:
+            return None
+        return payload if xxhash.xxh3_64_intdigest(payload) == verdict.digest else None
 
     def _read(self, source: Source) -> bytes | Skipped:
         try:
             return read_regular_file(os.path.join(self._root, source.name), self._settings.max_bytes)
         except Unfit as unfit:
             return Skipped(unfit.code, unfit.detail)
-
-
-def _is_about(verdict: Kept, payload: bytes | Skipped) -> bool:
-    return (
-        isinstance(payload, bytes)
-        and len(payload) == verdict.size_bytes
-        and xxhash.xxh3_64_intdigest(payload) == verdict.digest
-    )

@@ -187,14 +187,8 @@ class Job:
             classes=classes,
             labels=listing.labels_from,
             header=written.header,
-            shards=tuple(
-                ShardEntry(name, Path(folder, name).stat().st_size, count, file_digest(Path(folder, name)))
-                for name, count in written.files
-            ),
-            files={
-                name: FileEntry(Path(folder, name).stat().st_size, file_digest(Path(folder, name)))
-                for name in (INDEX_FILE, NAMES_FILE, REPORT_FILE)
-            },
+            shards=tuple(_shard_entry(Path(folder, name), count) for name, count in written.files),
+            files={name: _file_entry(Path(folder, name)) for name in (INDEX_FILE, NAMES_FILE, REPORT_FILE)},
             options=shaping,
             versions=self._container.versions(),
             content_digest=content_digest(Index(folder, samples), classes),
@@ -213,6 +207,15 @@ class Job:
                 f"{folder}: sample {finding.index} ({finding.name!r}) does not read back as it was written: {finding.problem}. "
                 "The disk or the memory of this machine is failing."
             )
+
+
+def _file_entry(path: Path) -> FileEntry:
+    return FileEntry(path.stat().st_size, file_digest(path))
+
+
+def _shard_entry(path: Path, samples: int) -> ShardEntry:
+    entry = _file_entry(path)
+    return ShardEntry(path.name, entry.size_bytes, samples, entry.digest)
 
 
 def _free_bytes(folder: Path) -> int:

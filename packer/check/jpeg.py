@@ -10,7 +10,7 @@ from __future__ import annotations
 import simplejpeg
 
 from packer.check import pictures
-from packer.check.jpegmarkers import Markers, walk
+from packer.check.jpegmarkers import walk
 from packer.check.verdict import Finding, require_pixels
 from packer.exif import orientation_or_note
 from packer.model import Note, Unfit
@@ -86,7 +86,6 @@ def _strict_or_unfit(data: bytes, colorspace: str) -> None:
 
 
 def _unfit(data: bytes, message: str) -> Unfit:
-    found: Markers | None = None
     try:
         found = walk(data, whole=True)
     except Unfit as unfit:
