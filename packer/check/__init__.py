@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from packer.check import jpeg, npy, pictures, png
+from packer.check import jpeg, npy, pictures, png, tiff
 from packer.check.sniff import sniff
 from packer.check.verdict import Finding
 from packer.files import read_regular_file
@@ -93,6 +93,8 @@ def _look(data: bytes, settings: CheckSettings) -> Finding:
         return jpeg.check(data, settings.max_pixels)
     if kind == "png":
         return png.check(data, settings.max_pixels)
+    if kind == "tiff":
+        return tiff.check(data, settings.max_pixels)
     return pictures.check(data, kind, settings.max_pixels)
 
 

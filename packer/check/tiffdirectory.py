@@ -1,0 +1,215 @@
+"""Read the directories of a TIFF file: the tags of each of its pictures.
+
+Facts: TIFF revision 6.0 (Adobe, 1992), section 2, and the BigTIFF design (offsets of 8 bytes, magic number 43). Values are
+read when they are asked for, and must lie in the file, so nothing much larger than it is ever allocated.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from packer.model import Unfit
+
+__all__ = ["Directory", "directories"]
+
+# Tags that say where and what the pixels are.
+WIDTH, LENGTH, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
+STRIP_OFFSETS, SAMPLES, ROWS_PER_STRIP, STRIP_COUNTS, PLANAR, FAX_OPTIONS = 273, 277, 278, 279, 284, 292
+COLOR_MAP, TILE_WIDTH, TILE_LENGTH, TILE_OFFSETS, TILE_COUNTS = 320, 322, 323, 324, 325
+EXTRA_SAMPLES, SAMPLE_FORMAT, JPEG_TABLES, SUBSAMPLING = 338, 339, 347, 530
+
+_OF_PIXELS = (
+    BITS,
+    STRIP_OFFSETS,
+    STRIP_COUNTS,
+    TILE_OFFSETS,
+    TILE_COUNTS,
+    COLOR_MAP,
+    EXTRA_SAMPLES,
+    SAMPLE_FORMAT,
+    JPEG_TABLES,
+)
+_SUBDIRECTORIES = {34665: "EXIF", 34853: "GPS"}
+
+_SIZES = {
+    1: 1,
+    2: 1,
+    3: 2,
+    4: 4,
+    5: 8,
+    6: 1,
+    7: 1,
+    8: 2,
+    9: 4,
+    10: 8,
+    11: 4,
+    12: 8,
+    13: 4,
+    16: 8,
+    17: 8,
+    18: 8,
+}  # bytes by type
+_INTEGERS = {1: "B", 3: "H", 4: "L", 13: "L", 16: "Q", 18: "Q"}  # struct's letters of the unsigned types
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How numbers are stored: the byte order, and the wider fields of BigTIFF."""
+
+    order: str
+    big: bool
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of the number of entries."""
+        return 8 if self.big else 2
+
+    @property
+    def entry_bytes(self) -> int:
+        return 20 if self.big else 12
+
+    @property
+    def offset_bytes(self) -> int:
+        return 8 if self.big else 4
+
+    def number(self, data: bytes, at: int, size: int) -> int:
+        return int.from_bytes(data[at : at + size], "little" if self.order == "<" else "big")
+
+
+@dataclass(slots=True)
+class Directory:
+    """One directory: the tags of one picture.
+
+    Attributes:
+        number: its place in the file's chain, counted from 0.
+        start: its offset.
+        end: where it ends, the offset of the next one included.
+        entries: by tag, the type, the number of values, and the offset of the first value. The last entry of a tag holds.
+    """
+
+    number: int
+    start: int
+    end: int
+    entries: dict[int, tuple[int, int, int]]
+    _data: bytes = field(repr=False)
+    _form: _Form = field(repr=False)
+
+    def count(self, tag: int) -> int:
+        """Number of values of a tag, 0 where it is missing."""
+        return self.entries[tag][1] if tag in self.entries else 0
+
+    def numbers(self, tag: int) -> tuple[int, ...] | None:
+        """All values of a tag, ``None`` where it is missing or its values are no unsigned integers.
+
+        Raises:
+            Unfit: ``truncated``, its values lie outside the file.
+        """
+        kind, count, start = self.entries.get(tag, (0, 0, 0))
+        if kind not in _INTEGERS or not count:
+            return None
+        self._require_inside(tag)
+        return struct.unpack_from(f"{self._form.order}{count}{_INTEGERS[kind]}", self._data, start)
+
+    def number_of(self, tag: int, default: int = 0) -> int:
+        """The first value of a tag, ``default`` where it is missing.
+
+        Raises:
+            Unfit: ``truncated``, its values lie outside the file.
+        """
+        values = self.numbers(tag)
+        return values[0] if values else default
+
+    def raw(self, tag: int) -> bytes:
+        """The bytes of a tag's values, empty where it is missing.
+
+        Raises:
+            Unfit: ``truncated``, its values lie outside the file.
+        """
+        kind, count, start = self.entries.get(tag, (0, 0, 0))
+        self._require_inside(tag)
+        return self._data[start : start + _SIZES.get(kind, 0) * count]
+
+    def extent(self, tag: int) -> tuple[int, int]:
+        """Where a tag's values begin and end in the file."""
+        kind, count, start = self.entries.get(tag, (0, 0, 0))
+        return start, start + _SIZES.get(kind, 0) * count
+
+    def require_values(self) -> None:
+        """Find the values of all tags without which the pixels cannot be told.
+
+        Raises:
+            Unfit: ``truncated``, some lie outside the file.
+        """
+        for tag in _OF_PIXELS:
+            self._require_inside(tag)
+
+    def damaged_metadata(self) -> str:
+        """What is wrong with entries that do not describe pixels, empty where nothing is."""
+        for tag in self.entries:
+            if self.extent(tag)[1] > len(self._data):
+                return f"the values of tag {tag} lie outside the file"
+        for tag, name in _SUBDIRECTORIES.items():
+            start = self.number_of(tag)
+            if start and _entries_end(self._data, start, self._form) > len(self._data):
+                return f"the {name} directory at byte {start:,} does not fit into the file"
+        return ""
+
+    def _require_inside(self, tag: int) -> None:
+        start, end = self.extent(tag)
+        if end > len(self._data):
+            raise Unfit(
+                "truncated",
+                f"the values of tag {tag} at byte {start:,} need {end - start:,} bytes, "
+                f"{max(0, len(self._data) - start):,} are left",
+            )
+
+
+def directories(data: bytes) -> Iterator[Directory]:
+    """The directories of a file in the order of their chain, which ends where it comes back to an earlier one.
+
+    Raises:
+        Unfit: ``truncated`` where a directory lies outside the file, ``corrupt`` where there is none.
+    """
+    form = _Form("<" if data[:2] == b"II" else ">", data[2:3] == b"\x2b" or data[3:4] == b"\x2b")
+    start, needed = (form.number(data, 8, 8), 16) if form.big else (form.number(data, 4, 4), 8)
+    if len(data) < needed:
+        raise Unfit("truncated", f"{len(data)} bytes, the header alone has {needed}")
+    if form.big and (form.number(data, 4, 2), form.number(data, 6, 2)) != (8, 0):
+        raise Unfit("corrupt", f"a BigTIFF header with offsets of {form.number(data, 4, 2)} bytes")
+    if not start:
+        raise Unfit("corrupt", "no directory, so no picture")
+    seen: set[int] = set()
+    spent = 0
+    # Directories that overlap could be as many as the file has bytes.
+    while start and start not in seen and spent <= len(data):
+        seen.add(start)
+        directory = _read(data, start, form, len(seen) - 1)
+        spent += directory.end - directory.start
+        yield directory
+        start = form.number(data, directory.end - form.offset_bytes, form.offset_bytes)
+
+
+def _entries_end(data: bytes, start: int, form: _Form) -> int:
+    """Where the entries of a directory end; beyond the file where even their number does not fit into it."""
+    first = start + form.head_bytes
+    if first > len(data):
+        return first
+    return first + form.entry_bytes * form.number(data, start, form.head_bytes)
+
+
+def _read(data: bytes, start: int, form: _Form, number: int) -> Directory:
+    end = _entries_end(data, start, form)
+    if end > len(data):
+        needed, left = end - start, max(0, len(data) - start)
+        raise Unfit("truncated", f"directory {number} at byte {start:,} needs {needed:,} bytes, {left:,} are left")
+    entries: dict[int, tuple[int, int, int]] = {}
+    wide = form.offset_bytes
+    for at in range(start + form.head_bytes, end, form.entry_bytes):
+        tag, kind, count = form.number(data, at, 2), form.number(data, at + 2, 2), form.number(data, at + 4, wide)
+        value = at + 4 + wide
+        if _SIZES.get(kind, 0) * count > wide:
+            value = form.number(data, value, wide)
+        entries[tag] = (kind, count, value)
+    return Directory(number, start, end + wide, entries, data, form)

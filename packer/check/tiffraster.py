@@ -1,0 +1,145 @@
+"""Where a picture of a TIFF file lies: its strips or tiles, and how many bytes of pixels each of them must hold.
+
+Facts: TIFF revision 6.0 (Adobe, 1992), sections 8 (baseline tags), 15 (tiles) and 21 (YCbCr).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from packer.check.tiffdirectory import (
+    BITS,
+    COMPRESSION,
+    FAX_OPTIONS,
+    FILL_ORDER,
+    LENGTH,
+    PHOTOMETRIC,
+    PLANAR,
+    ROWS_PER_STRIP,
+    SAMPLES,
+    STRIP_COUNTS,
+    STRIP_OFFSETS,
+    SUBSAMPLING,
+    TILE_COUNTS,
+    TILE_LENGTH,
+    TILE_OFFSETS,
+    TILE_WIDTH,
+    WIDTH,
+    Directory,
+)
+from packer.model import Unfit
+
+__all__ = ["Piece", "Raster", "raster_of"]
+
+_YCBCR = 6
+_OLD_JPEG, _JPEG = 6, 7
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One strip or tile.
+
+    Attributes:
+        name: ``strip 3`` or ``tile 3``, for sentences.
+        offset: where its data begin.
+        stored: bytes of data that the directory tells, 0 where it does not.
+        width: pixels a row.
+        rows: number of rows that it must have.
+        row_bytes: bytes of an unpacked row (of YCbCr with fewer colours: of as many rows as share theirs).
+        expected: bytes of all its rows.
+        full: bytes of as many rows as the other strips have, which some writers pad the last strip to.
+    """
+
+    name: str
+    offset: int
+    stored: int
+    width: int
+    rows: int
+    row_bytes: int
+    expected: int
+    full: int
+
+
+@dataclass(frozen=True, slots=True)
+class Raster:
+    """Where a picture lies: its strips or tiles, in the order of the directory."""
+
+    compression: int
+    fill_order: int
+    fax_options: int
+    pieces: tuple[Piece, ...]
+
+
+def raster_of(directory: Directory) -> Raster | None:
+    """Where the pixels of a picture lie, ``None`` where that is not told in the usual way: its decoder must judge it then.
+
+    Raises:
+        Unfit: ``truncated`` where there are fewer strips or tiles than the picture needs, ``corrupt`` where there are more, or
+            where they lie in the header or on one another.
+    """
+    width, length = directory.number_of(WIDTH), directory.number_of(LENGTH)
+    compression, planar = directory.number_of(COMPRESSION, 1), directory.number_of(PLANAR, 1)
+    samples = directory.number_of(SAMPLES, 1)
+    bits = set(directory.numbers(BITS) or (1,))
+    tiled = TILE_WIDTH in directory.entries
+    if not (width and length and samples) or len(bits) != 1 or planar not in (1, 2) or compression == _OLD_JPEG:
+        return None
+    if tiled and TILE_OFFSETS in directory.entries and STRIP_OFFSETS in directory.entries:
+        return None
+    depth = bits.pop()
+    together = samples if planar == 1 else 1
+    if tiled:
+        across, down = directory.number_of(TILE_WIDTH), directory.number_of(TILE_LENGTH)
+    else:
+        across, down = width, min(directory.number_of(ROWS_PER_STRIP, length) or length, length)
+    if not (across and down and depth):
+        return None
+    shared = _shared_rows(directory, compression, samples, planar)
+    if shared is None:
+        return None
+    wide, high = shared
+    if wide * high > 1:
+        row_bytes = (-(-across // wide) * (wide * high + 2) * depth + 7) // 8
+    else:
+        row_bytes = (across * together * depth + 7) // 8
+    name, planes = "tile" if tiled else "strip", samples // together
+    per_plane = -(-width // across) * -(-length // down)
+    found = _stored(directory, name, per_plane * planes)
+    if found is None:
+        return None
+    pieces = []
+    for index, (offset, stored) in enumerate(zip(*found, strict=True)):
+        rows = down if tiled else min(down, length - index % per_plane * down)
+        expected, full = (row_bytes * -(-count // high) for count in (rows, down))
+        pieces.append(Piece(f"{name} {index:,}", offset, stored, across, rows, row_bytes, expected, full))
+    return Raster(compression, directory.number_of(FILL_ORDER, 1), directory.number_of(FAX_OPTIONS), tuple(pieces))
+
+
+def _shared_rows(directory: Directory, compression: int, samples: int, planar: int) -> tuple[int, int] | None:
+    """How many pixels share one colour across and down, where that shows in the unpacked bytes; ``None`` for an odd answer."""
+    if directory.number_of(PHOTOMETRIC) != _YCBCR or compression == _JPEG:
+        return 1, 1
+    wide, high = (*(directory.numbers(SUBSAMPLING) or (2, 2)), 0)[:2]
+    if wide not in (1, 2, 4) or high not in (1, 2, 4) or samples != 3 or (planar == 2 and wide * high > 1):
+        return None
+    return wide, high
+
+
+def _stored(directory: Directory, name: str, needed: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Offsets and byte counts of all strips or tiles; the counts are 0 where they are not told."""
+    tile = name == "tile"
+    # libtiff wrote, and reads, tiles under the tags of strips.
+    where = TILE_OFFSETS if tile and TILE_OFFSETS in directory.entries else STRIP_OFFSETS
+    sizes = TILE_COUNTS if tile and TILE_COUNTS in directory.entries else STRIP_COUNTS
+    told = directory.count(where)
+    if told < needed:
+        raise Unfit("truncated", f"{told:,} {name}s, the picture needs {needed:,}")
+    offsets = directory.numbers(where)
+    counts = directory.numbers(sizes) if sizes in directory.entries else (0,) * told
+    if offsets is None or counts is None:
+        return None
+    if len(counts) < needed:
+        raise Unfit("truncated", f"byte counts of {len(counts):,} {name}s, the picture needs {needed:,}")
+    if any(counts[needed:]) or (told > needed and any(offsets[needed:]) and not any(counts)):
+        raise Unfit("corrupt", f"{told:,} {name}s, the picture needs {needed:,}")
+    return offsets[:needed], counts[:needed]
