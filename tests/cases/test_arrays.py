@@ -316,11 +316,12 @@ def test_what_is_no_number_is_skipped_where_asked(tmp_path: Path, format_name: s
 
 
 def test_codes_to_skip_are_named_on_the_command_line(tmp_path: Path) -> None:
-    write_tree(tmp_path / "in", {**nonfinite_files(), "empty.npy": npy(np.zeros((0, 4)))})
+    clean: dict[str | bytes, bytes] = {f"{number}.npy": npy(np.full(3, number)) for number in range(10)}
+    write_tree(tmp_path / "in", {**clean, **nonfinite_files(), "empty.npy": npy(np.zeros((0, 4)))})
     done = run_pack("in", "-o", "out", "--json", "--workers", "1", "--skip", "nonfinite,empty_array", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads(done.stdout)
-    assert (summary["samples"], summary["skipped"], summary["warned"]) == (1, {"nonfinite": 3, "empty_array": 1}, {})
+    assert (summary["samples"], summary["skipped"], summary["warned"]) == (11, {"nonfinite": 3, "empty_array": 1}, {})
     wrong = run_pack("in", "-o", "other", "--skip", "nonfinit", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "nonfinit" in wrong.stderr

@@ -186,7 +186,7 @@ def test_the_folders_number_is_the_label_where_asked(tmp_path: Path, format_name
 
 @pytest.mark.parametrize("folders", [["0", "1", "2"], ["00", "01", "02", "10"], ["0", "1", "ten"]])
 def test_numbers_whose_order_is_clear_need_no_warning(tmp_path: Path, folders: list[str]) -> None:
-    files: dict[str | bytes, bytes] = {f"{name}/1.npy": npy([1]) for name in folders}
+    files: dict[str | bytes, bytes] = {f"{name}/1.npy": npy([number]) for number, name in enumerate(folders)}
     codes = [row["code"] for row in pack_files(tmp_path, files).rows]
     assert codes == (["numeric_classes"] if folders[-1] == "10" else [])
 

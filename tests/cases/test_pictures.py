@@ -290,11 +290,11 @@ def test_a_camera_file_with_a_second_picture_is_a_jpeg(tmp_path: Path, format_na
 
 
 def animations() -> dict[str | bytes, bytes]:
-    frames = [photo(48, 40).rotate(angle) for angle in (0, 10, 20)]
     files: dict[str | bytes, bytes] = {}
-    for kind in ("GIF", "PNG", "WEBP"):
-        data = as_file(frames[0], kind, save_all=True, append_images=frames[1:])
-        files |= {f"a.{kind.lower()}": data, f"named {kind.lower()}.jpg": data}
+    for kind in ("gif", "png", "webp"):
+        for seed, name in enumerate((f"a.{kind}", f"named {kind}.jpg")):
+            frames = [photo(48, 40, seed=seed).rotate(angle) for angle in (0, 10, 20)]
+            files[name] = as_file(frames[0], kind, save_all=True, append_images=frames[1:])
     return files
 
 
