@@ -120,6 +120,12 @@ def test_it_counts_what_a_stream_unpacks_to(msb_first: bool, literal_bits: int, 
     assert slow_walk(data, literal_bits, msb_first) == (units, True, None)
     found = agree(data + b"behind", literal_bits, msb_first)
     assert found.used == len(data)
+    sound = walk(data, literal_bits, msb_first=msb_first, expected=len(units))
+    assert (sound.unpacked, sound.ended) == (len(units), True)
+    assert sound.filled_at is not None
+    assert len(data) - 2 <= sound.filled_at <= len(data)
+    longer = walk(data, literal_bits, msb_first=msb_first, expected=len(units) + 1)
+    assert (longer.unpacked, longer.ended, longer.filled_at) == (len(units), True, None)
 
 
 @ORDERS
@@ -197,3 +203,10 @@ def test_what_pillow_writes_as_tiff() -> None:
     for at, size in strips:
         unpacked += agree(buffer.getvalue()[at : at + size], 8, True).unpacked
     assert unpacked == 500 * 375 * 3
+
+
+def test_where_the_expected_units_are_there() -> None:
+    data = pack_codes([(256, 9), (7, 9), (258, 9), (259, 9), (257, 9)], False)  # 1 + 2 + 3 units
+    ends = {1: 3, 3: 4, 6: 5}
+    found = {expected: walk(data, 8, msb_first=False, expected=expected).filled_at for expected in range(8)}
+    assert found == {expected: ends.get(expected) for expected in range(8)}

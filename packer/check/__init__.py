@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from packer.check import jpeg, npy, pictures, png, tiff
+from packer.check import gif, jpeg, npy, pictures, png, tiff
 from packer.check.sniff import sniff
 from packer.check.verdict import Finding
 from packer.files import read_regular_file
@@ -95,6 +95,8 @@ def _look(data: bytes, settings: CheckSettings) -> Finding:
         return png.check(data, settings.max_pixels)
     if kind == "tiff":
         return tiff.check(data, settings.max_pixels)
+    if kind == "gif":
+        return gif.check(data, settings.max_pixels)
     return pictures.check(data, kind, settings.max_pixels)
 
 

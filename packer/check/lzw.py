@@ -37,6 +37,8 @@ class Lzw:
         bad_code_at: byte in which the first code begins that is not in the table; ``None`` where none was met.
         used: bytes up to where the walk stopped: with the end code, without a bad code.
         highest: the highest unit that occurs; 0 where there is none.
+        filled_at: bytes up to the end of the code with which exactly as many units were there as expected; ``None`` where no
+            code ends there.
     """
 
     unpacked: int
@@ -44,6 +46,7 @@ class Lzw:
     bad_code_at: int | None
     used: int
     highest: int
+    filled_at: int | None
 
 
 def walk(data: bytes, literal_bits: int, *, msb_first: bool, expected: int) -> Lzw:
@@ -125,6 +128,7 @@ class _Walk:
         self._at = 0
         self._unpacked = 0
         self._highest = 0
+        self._filled_at: int | None = None
         self._is_short = False
 
     def run(self) -> Lzw:
@@ -141,7 +145,7 @@ class _Walk:
         own = codes[:count]
         bad = _first(own >= schedule.limits[:count])
         lengths = self._lengths(np.maximum(own[:bad] - (self._first_free - 1), 0))
-        self._count(own[:bad], int(lengths.sum()))
+        self._count(own[:bad], lengths, schedule, at)
         if bad < count:
             return self._stop(bad_at=at + int(schedule.begins[bad]))
         if count < len(codes):
@@ -153,12 +157,13 @@ class _Walk:
 
     def _full_table(self, lengths: npt.NDArray[np.int32], at: int) -> Lzw | None:
         """Go through the codes behind those that filled the table; all have the same width and none is bad."""
-        units = np.ones(_TABLE, np.int64)
+        units = np.ones(_TABLE, np.int32)
         units[self._first_free :] = lengths[: _TABLE - self._first_free] + 1
         while self._unpacked <= self._expected:
-            codes = self._cut(_even(_MAX_WIDTH, self._msb_first), at)
+            schedule = _even(_MAX_WIDTH, self._msb_first)
+            codes = self._cut(schedule, at)
             count = _first(self._closes(codes))
-            self._count(codes[:count], int(units[codes[:count]].sum()))
+            self._count(codes[:count], units[codes[:count]], schedule, at)
             if count < len(codes):
                 return self._close(int(codes[count]), at + (count + 1) * _MAX_WIDTH)
             if count < _BLOCK:
@@ -172,8 +177,8 @@ class _Walk:
 
         Some writers avoid compression in that way, and a hostile file can have a clear code after every pixel.
         """
-        at = self._at
-        codes = self._cut(_even(self._width, self._msb_first), at)
+        at, schedule = self._at, _even(self._width, self._msb_first)
+        codes = self._cut(schedule, at)
         closes = np.flatnonzero(self._closes(codes))
         sizes = np.diff(closes, prepend=-1)  # of each table in codes, its clear or end code included
         tables = _first((sizes > self._schedule.narrow) | (codes[closes] == self._clear + 1))
@@ -186,7 +191,7 @@ class _Walk:
         bad = _first((codes >= self._schedule.limits[np.arange(len(codes)) - starts]) & ~is_clear)
         own, is_clear = codes[:bad], is_clear[:bad]
         origins = np.where(own < self._first_free, 0, starts[:bad] + own - (self._first_free - 1))
-        self._count(own[~is_clear], int(self._lengths(origins)[~is_clear].sum()))
+        self._count(own, self._lengths(origins) * ~is_clear, schedule, at)
         if bad < len(codes):
             return self._stop(bad_at=at + bad * self._width)
         return self._close(self._clear, at + len(codes) * self._width)
@@ -222,23 +227,35 @@ class _Walk:
             origins = origins.take(origins)
         return lengths[1:]
 
-    def _count(self, codes: _Ints, units: int) -> None:
-        self._unpacked += units
-        if len(codes):
-            self._highest = max(self._highest, int((codes * (codes < self._clear)).max()))
+    def _count(self, codes: _Ints, units: npt.NDArray[np.int32], schedule: _Schedule, at: int) -> None:
+        """Take note of codes from bit ``at`` on that unpack to so many units each."""
+        if not len(codes):
+            return
+        self._highest = max(self._highest, int((codes * (codes < self._clear)).max()))
+        missing = self._expected - self._unpacked
+        total = int(units.sum())
+        if 0 < missing <= total:
+            sums = units.cumsum()
+            filling = int(np.searchsorted(sums, missing))
+            if sums[filling] == missing:
+                self._filled_at = -(-(at + int(schedule.begins[filling] + schedule.widths[filling])) // 8)
+        self._unpacked += total
 
     def _close(self, code: int, behind: int) -> Lzw | None:
         """What follows a clear or end code: the result, or nothing where the walk goes on behind it."""
         self._at = behind
         if code != self._clear:
-            return Lzw(self._unpacked, True, None, -(-behind // 8), self._highest)
+            return self._result(True, None, -(-behind // 8))
         return self._stop() if self._unpacked > self._expected else None
 
     def _stop(self, bad_at: int | None = None) -> Lzw:
         if bad_at is not None:
-            return Lzw(self._unpacked, False, bad_at // 8, bad_at // 8, self._highest)
+            return self._result(False, bad_at // 8, bad_at // 8)
         used = -(-self._at // 8) if self._unpacked > self._expected else self._bits // 8
-        return Lzw(self._unpacked, False, None, used, self._highest)
+        return self._result(False, None, used)
+
+    def _result(self, ended: bool, bad_code_at: int | None, used: int) -> Lzw:
+        return Lzw(self._unpacked, ended, bad_code_at, used, self._highest, self._filled_at)
 
 
 def _first(flags: npt.NDArray[np.bool_]) -> int:

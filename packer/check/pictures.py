@@ -1,4 +1,4 @@
-"""Check pictures with Pillow: ``verify()``, then ``load()`` of every frame within a budget.
+"""Check pictures with Pillow: ``load()`` of every frame within a budget. (Its ``verify()`` looks at nothing but PNG chunks.)
 
 Pillow is given only the one format that the content was sniffed as: its other plug-ins are not meant for strangers' files.
 """
@@ -33,21 +33,26 @@ _ENDS_EARLY = re.compile(r"truncated|unexpected end|not enough|buffer overrun|br
 _TOO_MUCH_TEXT = re.compile(r"(text|iCCP|zTXt|iTXt|Decompressed).*(large|limit|MAX_TEXT)", re.I)
 
 
-def check(data: bytes, kind: str, max_pixels: int) -> Finding:
+def check(data: bytes, kind: str, max_pixels: int, *, frames: int | None = None, notes: list[Note] | None = None) -> Finding:
     """Check a whole file.
+
+    Args:
+        data: the file.
+        kind: what it was sniffed as.
+        max_pixels: the limit for a picture, and for all of them together.
+        frames: number of pictures where the caller has looked at all of them; then only the first is decoded.
+        notes: what the caller has noted already.
 
     Raises:
         Unfit: ``truncated``, ``corrupt``, ``too_large``, ``unsupported_format``.
     """
-    notes: list[Note] = []
+    notes = [] if notes is None else notes
     try:
         with _open(data, kind) as picture:
             require_pixels(picture.width, picture.height, max_pixels)
             mode, width, height = picture.mode, picture.width, picture.height
-            picture.verify()
-        with _open(data, kind) as picture:
             picture.load()
-            frames = _visit_frames(picture, max_pixels)
+            frames = _visit_frames(picture, max_pixels) if frames is None else frames
             turned = _orientation(picture, notes)
     except Unfit:
         raise
