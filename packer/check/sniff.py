@@ -57,7 +57,8 @@ _BRANDS = {
 }  # fmt: skip
 _HEIF_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1", b"mif2"})
 
-_TITLE = re.compile(rb"<title[^>]*>(.{1,200}?)</title", re.IGNORECASE | re.DOTALL)
+# Bounded, or a page of nothing but "<title" costs the square of its length.
+_TITLE = re.compile(rb"<title[^>]{0,200}>(.{1,200}?)</title", re.IGNORECASE | re.DOTALL)
 
 
 def sniff(data: bytes) -> str:
