@@ -201,6 +201,8 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         raise _ManifestError(f"labels {labels!r} with {len(classes)} classes make no sense")
     if labels == "number" and not all(name.isascii() and name.isdigit() and len(name) <= 18 for name in classes):
         raise _ManifestError("labels are numbers, but a class name is none")
+    if labels == "number" and len(set(map(int, classes))) < len(classes):
+        raise _ManifestError("labels are numbers, but two classes have the same")
     (only_field,) = content["fields"]
     if only_field["name"] != "data":
         raise _ManifestError(f"a field {only_field['name']!r}, this packer reads one named 'data'")
