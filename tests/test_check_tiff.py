@@ -114,6 +114,8 @@ def hand_files() -> dict[str, tuple[bytes, Array]]:
         "one strip tag too many": (
             write(page_of(RGB, offsets=lambda true: [*true, 0], counts=lambda true: [*true, 0], **DEFLATED)), RGB,
         ),
+        "without a tag that is expected": (write(_without(page_of(GREY), 262)), 255 - GREY),
+        "tags not in order": (_disordered(write(page_of(RGB))), RGB),
         "bits in the other order": (
             write(page_of(RGB, lambda data: _turned(zlib.compress(data)), 8, tags={266: (3, [2])})), RGB,
         ),
@@ -123,6 +125,12 @@ def hand_files() -> dict[str, tuple[bytes, Array]]:
 def _without(page: Page, tag: int) -> Page:
     del page.tags[tag]
     return page
+
+
+def _disordered(data: bytes) -> bytes:
+    """The first two entries of the directory in each other's place."""
+    start = int.from_bytes(data[4:8], "little") + 2
+    return data[:start] + data[start + 12 : start + 24] + data[start : start + 12] + data[start + 24 :]
 
 
 def _turned(data: bytes) -> bytes:
@@ -194,6 +202,11 @@ def with_value(data: bytes, tag: int, value: int) -> bytes:
     return data[:at] + value.to_bytes(4, "little") + data[at + 4 :]
 
 
+def renamed(data: bytes, tag: int, other: int) -> bytes:
+    at = entry_of(data, tag)
+    return data[:at] + other.to_bytes(2, "little") + data[at + 2 :]
+
+
 def in_strips(data: bytes, index: int, spoil: Callable[[bytes], bytes]) -> bytes:
     """Spoil the data of one strip where they lie; their length stays."""
     with Image.open(io.BytesIO(data)) as picture:
@@ -249,6 +262,20 @@ DAMAGED = {
     ),
     "PackBits, out of step": (
         write(page_of(RGB, spoiled(row_packbits, lambda data: data[1:]), 32773)), "(corrupt|truncated)", "3,600",
+    ),
+    "PackBits, more than promised": (
+        with_value(write(page_of(RGB, row_packbits, 32773, rows=99)), 257, 52), "corrupt", "more than the 11,700 bytes",
+    ),
+    "tag of a wrong type": (
+        write(page_of(RGB, tags={262: (12, [2])})), "corrupt", "the values of tag 262 have type 12, integers are expected",
+    ),
+    "tag with too many values": (write(page_of(RGB, tags={262: (3, [2, 2])})), "corrupt", "tag 262 has 2 values, one is exp"),
+    "tag without values": (write(page_of(RGB, tags={258: (3, [])})), "corrupt", "tag 258 has 0 values, some are expected"),
+    "tag with a value that does not exist": (
+        write(page_of(RGB, tags={284: (3, [17])})), "corrupt", "tag 284 has the value 17, 1 to 2 exist",
+    ),
+    "tag whose number is damaged": (
+        renamed(write(page_of(GREY)), 262, 262 ^ 1024), "corrupt", "tag 262 is missing, and the tags are not in order: 256, 2",
     ),
     "JPEG, zeros inside": (in_strips(JPEG, 0, zeroed), "corrupt", "strip 0 at byte"),
     "JPEG, not one": (in_strips(JPEG, 0, lambda data: b"x" + data[1:]), "corrupt", "no JPEG stream, begins with 78 d8"),

@@ -14,19 +14,17 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 from PIL import UnidentifiedImageError
 
-from packer.check import jpeg, jpegmarkers, lzw, pictures
+from packer.check import fax, jpeg, jpegmarkers, lzw, pictures
 from packer.check.stderr import Stderr
 from packer.check.tiffdirectory import (
     COMPRESSION,
     JPEG_TABLES,
     LENGTH,
-    STRIP_COUNTS,
-    STRIP_OFFSETS,
-    TILE_COUNTS,
-    TILE_OFFSETS,
+    LISTS,
     WIDTH,
     Directory,
     directories,
@@ -74,16 +72,15 @@ def check(data: bytes, max_pixels: int) -> Finding:
 
 
 def _check_picture(data: bytes, directory: Directory, max_pixels: int) -> None:
-    directory.require_values()
+    directory.require_pixel_tags()
     raster = raster_of(directory)
     if raster is None:
         return
-    look = _LOOKS.get(raster.compression)
+    look = _look_of(raster)
     tables = directory.raw(JPEG_TABLES) if raster.compression == _JPEG else b""
     used = [(0, 8), (directory.start, directory.end)]
-    used += [
-        directory.extent(tag) for tag in (STRIP_OFFSETS, STRIP_COUNTS, TILE_OFFSETS, TILE_COUNTS) if directory.count(tag) > 1
-    ]
+    # A single value stands in the entry itself, and so in the directory.
+    used += [directory.extent(tag) for tag in LISTS if directory.extent(tag)[0] not in range(directory.start, directory.end)]
     for piece in raster.pieces:
         if piece.offset >= len(data):
             raise Unfit("truncated", f"{piece.name} begins at byte {piece.offset:,}, the file has {len(data):,}")
@@ -171,24 +168,48 @@ def _look_at_lzw(data: bytes, piece: Piece) -> int:
 
 
 def _look_at_packbits(data: bytes, piece: Piece) -> int:
-    """Runs should end where rows do; where a writer let them run on, nothing may be left behind the last one."""
-    at = found = 0
-    row = piece.row_bytes
-    crosses = False
-    while at < len(data) and (found < piece.expected or (found < piece.full and len(data) - at > _PADDING)):
-        head = data[at]
-        if head == 128:  # no run
-            at += 1
-            continue
-        length, size = (head + 1, head + 2) if head < 128 else (257 - head, 2)
-        crosses = crosses or found % row + length > row
-        found += length
-        at += size
+    """There is no end mark, so a run that lost its place shows only in what it leaves over."""
+    at, found = _skip_runs(data, 0, piece.expected)
+    if found == piece.expected < piece.full and not _is_padding(data, at):
+        at, more = _skip_runs(data, at, piece.full - piece.expected)
+        found += more
     if found < piece.expected or at > len(data):
         raise _short(piece, found - max(0, at - len(data)), data)
-    if found not in (piece.expected, piece.full) or (crosses and len(data) - at > _PADDING):
+    if found not in (piece.expected, piece.full) or (piece.stored and not _is_padding(data, at)):
         raise _long(piece)
     return at
+
+
+def _skip_runs(data: bytes, at: int, wanted: int) -> tuple[int, int]:
+    """Where the runs end that unpack to so many bytes, and to how many they do. Both may be too large."""
+    found = 0
+    while at < len(data) and found < wanted:
+        head = data[at]
+        if head < 128:  # bytes as they are
+            found += head + 1
+            at += head + 2
+        elif head == 128:  # nothing
+            at += 1
+        else:  # one byte, repeated
+            found += 257 - head
+            at += 2
+    return at, found
+
+
+def _is_padding(data: bytes, at: int) -> bool:
+    return len(data) - at <= _PADDING or not data[at:].strip(b"\0")
+
+
+def _look_at_fax(data: bytes, piece: Piece, scheme: int, options: int) -> int:
+    most = piece.rows * piece.full // piece.expected
+    found = fax.walk(data, scheme, options, piece.width, piece.rows, most)
+    if found.fault and (piece.stored or found.rows < piece.rows):
+        raise Unfit(
+            "truncated" if found.ended else "corrupt",
+            f"{piece.name} at byte {piece.offset:,} has {found.rows:,} sound rows of {piece.rows:,}, then at byte "
+            f"{piece.offset + found.used:,}: {found.fault}",
+        )
+    return found.used
 
 
 def _look_at_jpeg(data: bytes, piece: Piece, tables: bytes, max_pixels: int) -> None:
@@ -209,13 +230,22 @@ def _look_at_jpeg(data: bytes, piece: Piece, tables: bytes, max_pixels: int) -> 
         raise Unfit(unfit.code, f"{where}: {unfit.detail}") from unfit
 
 
-_LOOKS: dict[int, Callable[[bytes, Piece], int]] = {
+_Look = Callable[[bytes, Piece], int]
+_LOOKS: dict[int, _Look] = {
     1: _look_at_raw,
     5: _look_at_lzw,
     8: _look_at_deflate,
     32773: _look_at_packbits,
     32946: _look_at_deflate,
 }
+
+
+def _look_of(raster: Raster) -> _Look | None:
+    if raster.compression in (fax.HUFFMAN, fax.T4, fax.T6):
+        if raster.bits != 1:
+            return None
+        return partial(_look_at_fax, scheme=raster.compression, options=raster.fax_options)
+    return _LOOKS.get(raster.compression)
 
 
 def _decode(data: bytes, max_pixels: int, damaged: str, described: str) -> Finding:

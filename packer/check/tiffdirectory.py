@@ -7,7 +7,7 @@ read when they are asked for, and must lie in the file, so nothing much larger t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from packer.model import Unfit
@@ -20,17 +20,17 @@ STRIP_OFFSETS, SAMPLES, ROWS_PER_STRIP, STRIP_COUNTS, PLANAR, FAX_OPTIONS = 273,
 COLOR_MAP, TILE_WIDTH, TILE_LENGTH, TILE_OFFSETS, TILE_COUNTS = 320, 322, 323, 324, 325
 EXTRA_SAMPLES, SAMPLE_FORMAT, JPEG_TABLES, SUBSAMPLING = 338, 339, 347, 530
 
-_OF_PIXELS = (
-    BITS,
-    STRIP_OFFSETS,
-    STRIP_COUNTS,
-    TILE_OFFSETS,
-    TILE_COUNTS,
-    COLOR_MAP,
-    EXTRA_SAMPLES,
-    SAMPLE_FORMAT,
-    JPEG_TABLES,
-)
+PREDICTOR = 317
+
+_SINGLE = (
+    WIDTH, LENGTH, COMPRESSION, PHOTOMETRIC, FILL_ORDER, SAMPLES, ROWS_PER_STRIP, PLANAR, PREDICTOR, TILE_WIDTH, TILE_LENGTH,
+)  # fmt: skip
+LISTS = (
+    BITS, STRIP_OFFSETS, STRIP_COUNTS, COLOR_MAP, TILE_OFFSETS, TILE_COUNTS, EXTRA_SAMPLES, SAMPLE_FORMAT, JPEG_TABLES,
+    SUBSAMPLING,
+)  # fmt: skip
+_CHOICES = {PLANAR: (1, 2), FILL_ORDER: (1, 2), PREDICTOR: (1, 2, 3)}
+_EXPECTED = (BITS, COMPRESSION, PHOTOMETRIC)  # of every picture, but some writers leave one out
 _SUBDIRECTORIES = {34665: "EXIF", 34853: "GPS"}
 
 _SIZES = {
@@ -51,7 +51,8 @@ _SIZES = {
     17: 8,
     18: 8,
 }  # bytes by type
-_INTEGERS = {1: "B", 3: "H", 4: "L", 13: "L", 16: "Q", 18: "Q"}  # struct's letters of the unsigned types
+# struct's letters of the integers. 7 is "undefined", for the tables of JPEG.
+_INTEGERS = {1: "B", 3: "H", 4: "L", 6: "b", 7: "B", 8: "h", 9: "l", 13: "L", 16: "Q", 17: "q", 18: "Q"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +102,19 @@ class Directory:
         return self.entries[tag][1] if tag in self.entries else 0
 
     def numbers(self, tag: int) -> tuple[int, ...] | None:
-        """All values of a tag, ``None`` where it is missing or its values are no unsigned integers.
+        """All values of a tag, ``None`` where it is missing or its values are no integers.
 
         Raises:
-            Unfit: ``truncated``, its values lie outside the file.
+            Unfit: ``truncated``, its values lie outside the file; ``corrupt``, one is negative.
         """
         kind, count, start = self.entries.get(tag, (0, 0, 0))
         if kind not in _INTEGERS or not count:
             return None
         self._require_inside(tag)
-        return struct.unpack_from(f"{self._form.order}{count}{_INTEGERS[kind]}", self._data, start)
+        values = struct.unpack_from(f"{self._form.order}{count}{_INTEGERS[kind]}", self._data, start)
+        if _INTEGERS[kind].islower() and min(values) < 0:
+            raise Unfit("corrupt", f"tag {tag} has the value {min(values)}")
+        return values
 
     def number_of(self, tag: int, default: int = 0) -> int:
         """The first value of a tag, ``default`` where it is missing.
@@ -136,14 +140,28 @@ class Directory:
         kind, count, start = self.entries.get(tag, (0, 0, 0))
         return start, start + _SIZES.get(kind, 0) * count
 
-    def require_values(self) -> None:
-        """Find the values of all tags without which the pixels cannot be told.
+    def require_pixel_tags(self) -> None:
+        """Find all tags without which the pixels cannot be told in the form that they must have.
 
         Raises:
-            Unfit: ``truncated``, some lie outside the file.
+            Unfit: ``truncated`` where values lie outside the file, ``corrupt`` for a wrong type or number of values, and where
+                an expected tag is missing from a directory whose order is disturbed as well.
         """
-        for tag in _OF_PIXELS:
+        for tag in (*_SINGLE, *LISTS):
+            if tag not in self.entries:
+                continue
+            kind, count, _ = self.entries[tag]
+            if kind not in _INTEGERS:
+                raise Unfit("corrupt", f"the values of tag {tag} have type {kind}, integers are expected")
+            if count != 1 and (not count or tag in _SINGLE):
+                raise Unfit("corrupt", f"tag {tag} has {count:,} values, {'one is' if tag in _SINGLE else 'some are'} expected")
             self._require_inside(tag)
+        for tag, choices in _CHOICES.items():
+            if (value := self.number_of(tag, choices[0])) not in choices:
+                raise Unfit("corrupt", f"tag {tag} has the value {value:,}, {choices[0]} to {choices[-1]} exist")
+        missing = [tag for tag in _EXPECTED if tag not in self.entries]
+        if missing and list(self.entries) != sorted(self.entries):
+            raise Unfit("corrupt", f"tag {missing[0]} is missing, and the tags are not in order: {_shown(self.entries)}")
 
     def damaged_metadata(self) -> str:
         """What is wrong with entries that do not describe pixels, empty where nothing is."""
@@ -213,3 +231,8 @@ def _read(data: bytes, start: int, form: _Form, number: int) -> Directory:
             value = form.number(data, value, wide)
         entries[tag] = (kind, count, value)
     return Directory(number, start, end + wide, entries, data, form)
+
+
+def _shown(entries: Iterable[int]) -> str:
+    numbers = [str(tag) for tag in entries]
+    return ", ".join(numbers[:20]) + (", …" if len(numbers) > 20 else "")

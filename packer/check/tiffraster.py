@@ -62,10 +62,19 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Raster:
-    """Where a picture lies: its strips or tiles, in the order of the directory."""
+    """Where a picture lies.
+
+    Attributes:
+        compression: the number of its scheme.
+        fill_order: 2 where the lowest bit of a byte comes first.
+        bits: of one pixel in a strip or tile.
+        fax_options: of a fax, how rows are coded.
+        pieces: strips or tiles, in the order of the directory.
+    """
 
     compression: int
     fill_order: int
+    bits: int
     fax_options: int
     pieces: tuple[Piece, ...]
 
@@ -82,7 +91,7 @@ def raster_of(directory: Directory) -> Raster | None:
     samples = directory.number_of(SAMPLES, 1)
     bits = set(directory.numbers(BITS) or (1,))
     tiled = TILE_WIDTH in directory.entries
-    if not (width and length and samples) or len(bits) != 1 or planar not in (1, 2) or compression == _OLD_JPEG:
+    if not (width and length and samples) or len(bits) != 1 or compression == _OLD_JPEG:
         return None
     if tiled and TILE_OFFSETS in directory.entries and STRIP_OFFSETS in directory.entries:
         return None
@@ -112,7 +121,9 @@ def raster_of(directory: Directory) -> Raster | None:
         rows = down if tiled else min(down, length - index % per_plane * down)
         expected, full = (row_bytes * -(-count // high) for count in (rows, down))
         pieces.append(Piece(f"{name} {index:,}", offset, stored, across, rows, row_bytes, expected, full))
-    return Raster(compression, directory.number_of(FILL_ORDER, 1), directory.number_of(FAX_OPTIONS), tuple(pieces))
+    return Raster(
+        compression, directory.number_of(FILL_ORDER, 1), depth * together, directory.number_of(FAX_OPTIONS), tuple(pieces)
+    )
 
 
 def _shared_rows(directory: Directory, compression: int, samples: int, planar: int) -> tuple[int, int] | None:
