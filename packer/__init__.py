@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from packer.checking import check_folder
     from packer.datasets import HDF5Dataset, LMDBDataset, PackedDataset, WebDatasetDataset, open_dataset
     from packer.errors import (
         CorruptDatasetError,
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
         OptionError,
         OutputError,
         PackerError,
+        TooManySkippedError,
         TruncatedFileError,
     )
-    from packer.options import PackOptions
+    from packer.options import InputOptions, PackOptions
     from packer.pack import pack_folder
     from packer.verify import verify_dataset
 
@@ -38,7 +40,9 @@ _HOME_OF = {
     "PackedDataset": "datasets",
     "WebDatasetDataset": "datasets",
     "open_dataset": "datasets",
+    "InputOptions": "options",
     "PackOptions": "options",
+    "check_folder": "checking",
     "pack_folder": "pack",
     "verify_dataset": "verify",
     "CorruptDatasetError": "errors",
@@ -49,6 +53,7 @@ _HOME_OF = {
     "OptionError": "errors",
     "OutputError": "errors",
     "PackerError": "errors",
+    "TooManySkippedError": "errors",
     "TruncatedFileError": "errors",
 }
 
@@ -59,15 +64,18 @@ __all__ = [
     "DatasetError",
     "HDF5Dataset",
     "InputError",
+    "InputOptions",
     "LMDBDataset",
     "OptionError",
     "OutputError",
     "PackOptions",
     "PackedDataset",
     "PackerError",
+    "TooManySkippedError",
     "TruncatedFileError",
     "WebDatasetDataset",
     "__version__",
+    "check_folder",
     "open_dataset",
     "pack_folder",
     "verify_dataset",

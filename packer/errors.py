@@ -4,6 +4,7 @@
     ├── OptionError (ValueError)     2   an option that does not exist or does not fit
     ├── InputError (ValueError)      1   the input folder is missing, empty, or laid out in two ways at once
     ├── OutputError (OSError)        1   the output cannot be written: it exists, no space, no permission
+    ├── TooManySkippedError          3   more files were skipped than allowed; nothing was written
     └── DatasetError (ValueError)    1   a packed dataset cannot be trusted
         ├── CorruptDatasetError          manifest, index or names are damaged or contradict each other
         │   └── TruncatedFileError       a file is shorter (or longer) than the manifest says
@@ -27,6 +28,7 @@ __all__ = [
     "OptionError",
     "OutputError",
     "PackerError",
+    "TooManySkippedError",
     "TruncatedFileError",
 ]
 
@@ -65,6 +67,12 @@ class OutputError(PackerError, OSError):
     def __str__(self) -> str:
         # OSError prints two arguments as "[Errno ...]"; there is only ever one here, the whole message.
         return str(self.args[0]) if self.args else ""
+
+
+class TooManySkippedError(PackerError):
+    """More files were skipped than ``max_skipped`` allows; nothing stands under the output's final name."""
+
+    exit_status = 3
 
 
 class DatasetError(PackerError, ValueError):

@@ -15,7 +15,7 @@ import xxhash
 from packer.errors import TruncatedFileError
 from packer.model import Unfit
 
-__all__ = ["OPEN_FLAGS", "FileIdentity", "OpenFile", "discard", "file_digest", "identify", "read_regular_file"]
+__all__ = ["OPEN_FLAGS", "FileIdentity", "OpenFile", "discard", "discard_path", "file_digest", "identify", "read_regular_file"]
 
 _HAS_PREAD = hasattr(os, "preadv")
 
@@ -27,6 +27,12 @@ def discard(file: IO[Any]) -> None:
     """Close a file whose content no longer matters; what cannot be flushed to a full disk is lost anyway."""
     with contextlib.suppress(OSError):
         file.close()
+
+
+def discard_path(path: Path) -> None:
+    """Remove a file that is no longer wanted, where it is there at all."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def read_regular_file(path: bytes, max_bytes: int = 2**63) -> bytes:

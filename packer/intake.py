@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import xxhash
 
 from packer.check import CheckSettings, check_bytes
 from packer.checkers import CheckPool
+from packer.checksums import Checksums
 from packer.files import read_regular_file
 from packer.listing import Listing
-from packer.model import Skipped, Source, Unfit, Verdict
+from packer.model import Kept, Skipped, Source, Unfit, Verdict, display_name
 
 __all__ = ["Intake"]
+
+_DUPLICATE = "duplicate_content"
 
 
 class Intake:
@@ -24,12 +27,28 @@ class Intake:
         settings: how files are checked.
         pool: checks in worker processes and leaves the bytes in the page cache, from where they are read once more here; a file
             that changed in between is checked again once. ``None``: files are looked at right here, which takes no decoder.
+        checksums: what the user's list says of the files.
+        skip: warnings with which a file is skipped.
+        read: whether the bytes are wanted.
     """
 
-    def __init__(self, root: bytes, settings: CheckSettings, pool: CheckPool | None) -> None:
+    def __init__(
+        self,
+        root: bytes,
+        settings: CheckSettings,
+        pool: CheckPool | None,
+        *,
+        checksums: Checksums | None = None,
+        skip: Collection[str] = (),
+        read: bool = True,
+    ) -> None:
         self._root = root
         self._settings = settings
         self._pool = pool
+        self._checksums = checksums
+        self._skip = frozenset(skip)
+        self._wants_bytes = read
+        self._first_of: dict[tuple[int, int], bytes] = {}  # name by size and digest; filled only where copies are skipped
 
     def take(self, listing: Listing) -> Iterator[tuple[Source, Verdict, bytes]]:
         """Each file of the listing; the bytes are empty where it is skipped."""
@@ -37,35 +56,63 @@ class Intake:
         taken = self._look(wanted) if self._pool is None else self._check(wanted, self._pool)
         for source in listing:
             refused = listing.refused.get(source.index)
-            yield (source, refused, b"") if refused else next(taken)
+            if refused is not None:
+                yield source, refused, b""
+                continue
+            _, verdict, payload = next(taken)
+            if _DUPLICATE in self._skip and isinstance(verdict, Kept):
+                verdict = self._skip_copy(source, verdict)
+            yield source, verdict, b"" if isinstance(verdict, Skipped) else payload
 
     def _look(self, sources: Iterator[Source]) -> Iterator[tuple[Source, Verdict, bytes]]:
         for source in sources:
-            payload = self._read(source)
-            verdict = payload if isinstance(payload, Skipped) else check_bytes(payload, source.name, self._settings)
-            yield source, verdict, b"" if isinstance(payload, Skipped) else payload
+            payload = self._read(source.name)
+            if isinstance(payload, Skipped):
+                yield source, payload, b""
+                continue
+            expected = self._checksums.expected(source.name) if self._checksums else ""
+            yield source, self._as_asked(check_bytes(payload, source.name, self._settings, expected)), payload
 
     def _check(self, sources: Iterator[Source], pool: CheckPool) -> Iterator[tuple[Source, Verdict, bytes]]:
         for source, verdict in pool.verdicts(sources):
+            verdict = self._as_asked(verdict)
             payload = self._read_as_judged(source, verdict)
             if payload is None:
-                verdict = pool.recheck(source.name)
+                verdict = self._as_asked(pool.recheck(source.name))
                 payload = self._read_as_judged(source, verdict)
             if payload is None:
                 verdict, payload = Skipped("changed", "its bytes changed between checking and packing, twice"), b""
             yield source, verdict, payload
 
+    def _as_asked(self, verdict: Verdict) -> Verdict:
+        """The verdict, a skip where it has a warning with which the user does not want the file."""
+        if self._skip and isinstance(verdict, Kept):
+            for note in verdict.warnings:
+                if note.code in self._skip:
+                    return Skipped(note.code, note.detail)
+        return verdict
+
+    def _skip_copy(self, source: Source, verdict: Kept) -> Verdict:
+        """A skip where the same bytes were kept before; compared, since equal digests are no proof."""
+        first = self._first_of.setdefault((verdict.size_bytes, verdict.digest), source.name)
+        if first is source.name:
+            return verdict
+        copy = self._read(source.name)
+        if isinstance(copy, Skipped) or copy != self._read(first):
+            return verdict
+        return Skipped(_DUPLICATE, f"the same {verdict.size_bytes:,} bytes as {display_name(first)}, which is kept")
+
     def _read_as_judged(self, source: Source, verdict: Verdict) -> bytes | None:
         """The bytes that a verdict is about, none where it is a skip; ``None`` where the file is no longer what was judged."""
-        if isinstance(verdict, Skipped):
+        if isinstance(verdict, Skipped) or not self._wants_bytes:
             return b""
-        payload = self._read(source)
+        payload = self._read(source.name)
         if isinstance(payload, Skipped) or len(payload) != verdict.size_bytes:
             return None
         return payload if xxhash.xxh3_64_intdigest(payload) == verdict.digest else None
 
-    def _read(self, source: Source) -> bytes | Skipped:
+    def _read(self, name: bytes) -> bytes | Skipped:
         try:
-            return read_regular_file(os.path.join(self._root, source.name), self._settings.max_bytes)
+            return read_regular_file(os.path.join(self._root, name), self._settings.max_bytes)
         except Unfit as unfit:
             return Skipped(unfit.code, unfit.detail)

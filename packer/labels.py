@@ -2,18 +2,78 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from packer.errors import InputError
-from packer.model import Note, display_name
+from packer.files import read_regular_file
+from packer.manifest import load_manifest
+from packer.model import Note, Unfit, display_name
 
-__all__ = ["LABEL_RULES", "number_classes", "refuse_loose_files", "refuse_splits"]
+__all__ = ["LABEL_RULES", "KnownClasses", "load_classes", "number_classes", "refuse_loose_files", "refuse_splits"]
 
 LABEL_RULES = ("auto", "folder", "number", "none")
 
 _SPLIT_NAMES = frozenset(b"train training trainval val valid validation test testing dev eval evaluation".split())
 _SHOWN = 12  # classes in a warning
+_MAX_LIST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class KnownClasses:
+    """Classes that were numbered before, elsewhere.
+
+    Attributes:
+        source: where they come from, for messages.
+        labels_from: ``"folder"`` or ``"number"``, as in the manifest.
+        label_of: label of each class by name, in the order of the classes.
+    """
+
+    source: str
+    labels_from: str
+    label_of: dict[bytes, int]
+
+    def require(self, root: str, folders: list[bytes]) -> None:
+        """Refuse class folders that are none of these classes.
+
+        Raises:
+            InputError: names them.
+        """
+        unknown = [name for name in folders if name not in self.label_of]
+        if unknown:
+            raise InputError(
+                f"{root}: {len(unknown):,} of its class folders ({_some(unknown)}) are not among the {len(self.label_of):,} "
+                f"classes of {self.source}. Add them there, or move them out of the input."
+            )
+
+
+def load_classes(source: Path) -> KnownClasses:
+    """The classes of a packed dataset, or those in a text file, one a line in the order of their labels.
+
+    Raises:
+        InputError: the file cannot be read, is empty, or names a class twice; the dataset has no classes.
+        DatasetError: the dataset cannot be opened.
+    """
+    if source.is_dir():
+        manifest = load_manifest(source)
+        if not manifest.classes:
+            raise InputError(f"{source}: was packed without labels, so no classes can be taken from it")
+        names = {name.encode("utf-8", "surrogateescape"): label for name, label in manifest.class_to_idx.items()}
+        return KnownClasses(str(source), manifest.labels, names)
+    try:
+        text = read_regular_file(os.fsencode(source), _MAX_LIST_BYTES)
+    except Unfit as unfit:
+        raise InputError(f"{source}: {unfit.detail}") from None
+    lines = text.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    classes = [name for line in lines if (name := line.removesuffix(b"\r"))]
+    twice = sorted({name for name in classes if classes.count(name) > 1}) if len(set(classes)) < len(classes) else []
+    if twice:
+        raise InputError(f"{source}: names a class twice: {_some(twice)}")
+    if not classes:
+        raise InputError(f"{source}: names no class; one a line is expected, in the order of the labels")
+    return KnownClasses(str(source), "folder", {name: label for label, name in enumerate(classes)})
 
 
 def number_classes(root: str, folders: list[bytes], rule: str) -> tuple[str, list[int], Note | None]:

@@ -56,6 +56,10 @@ class Listing:
         for index in range(len(self)):
             yield self[index]
 
+    def label(self, index: int) -> int:
+        """The label of a source, without the rest of it."""
+        return self._labels[index]
+
     def append(self, name: bytes, size_bytes: int, mtime_ns: int, label: int) -> None:
         """Add a candidate file."""
         self._names += name

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 __all__ = [
+    "CHECK_LEVELS",
+    "DATASET_WARNING_CODES",
     "DEFAULT_MAX_PIXELS",
     "MODES",
     "NO_LABEL",
@@ -36,6 +38,9 @@ DEFAULT_MAX_PIXELS = 178_956_970
 NO_LABEL = -1
 """The label of a sample that has none."""
 
+CHECK_LEVELS = ("full", "none")
+"""``full`` decodes every file, ``none`` looks at its first bytes."""
+
 SKIP_CODES = (
     "empty_file", "truncated", "corrupt", "not_an_image", "unsupported_format", "unsupported_dtype", "object_dtype",
     "bad_header", "too_large", "unreadable", "changed", "worker_died", "timeout", "checksum",
@@ -45,6 +50,10 @@ WARNING_CODES = (
     "extension_mismatch", "trailing_bytes", "bad_metadata", "multi_frame", "depth_reduced", "nonfinite", "empty_array",
     "duplicate_content", "empty_class", "numeric_classes", "name_clash", "symlink_loop",
 )  # fmt: skip
+
+
+DATASET_WARNING_CODES = frozenset({"empty_class", "numeric_classes", "name_clash", "symlink_loop"})
+"""Warnings that are not about the content of one file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 
 from packer import formats
-from packer.check import CHECK_LEVELS
 from packer.commit import Staging
-from packer.errors import InputError, OptionError, OutputError
+from packer.errors import OptionError, OutputError
 from packer.formats._base import Format
+from packer.inspection import require_folder
 from packer.job import Job
-from packer.labels import LABEL_RULES
 from packer.options import OnProgress, PackOptions, Summary
 
 __all__ = ["pack_folder"]
@@ -36,17 +35,14 @@ def pack_folder(
     Raises:
         OptionError: an option does not exist or does not fit; nothing was done.
         InputError: the input is missing, holds nothing that can be packed, or its labels would be a guess.
+        TooManySkippedError: more files were skipped than the options allow.
+        DatasetError: the dataset that the classes are to be taken from cannot be opened.
         OutputError: the output exists already or cannot be written.
     """
     options = options or PackOptions()
     container = _checked_format(options)
     root = Path(source)
-    try:
-        os.stat(root)
-    except FileNotFoundError:
-        raise InputError(f"{root}: no such folder") from None
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        raise InputError(f"{root}: {getattr(error, 'strerror', None) or error}") from None
+    require_folder(root)
     target = _target(root, container, options)
     started = time.perf_counter()
     with Staging(target, overwrite=options.overwrite) as staging:
@@ -61,17 +57,11 @@ def pack_folder(
 
 def _checked_format(options: PackOptions) -> Format:
     container = formats.get(options.format)
-    for value, known, what in ((options.check, CHECK_LEVELS, "check"), (options.labels, LABEL_RULES, "labels")):
-        if value not in known:
-            raise OptionError(f"{what} {value!r}; there are {', '.join(known)}")
+    options.require_sound()
     if options.limits and not container.has_shards:
         raise OptionError(f"--shard-size and --shard-samples do not fit --format {container.name}: it is one file")
     if options.limits and (options.limits.size_bytes < 1 or options.limits.samples < 0):
         raise OptionError("a shard must hold at least one sample")
-    if options.workers is not None and options.workers < 1:
-        raise OptionError(f"{options.workers} workers; at least 1 is needed")
-    if options.max_pixels < 1 or options.timeout_s <= 0:
-        raise OptionError("the limits of pixels and of seconds must be positive")
     return container
 
 

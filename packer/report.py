@@ -2,22 +2,25 @@
 
 ``report.jsonl`` has one ASCII JSON object a line, files in scan order and then rows about the input as a whole:
 ``{"path": ..., "outcome": "skipped" | "warned", "code": ..., "detail": ...}``. Bytes of a path that are no UTF-8 appear as
-surrogates; ``os.fsencode`` gives them back. ``path`` is null where a row is about the whole. No absolute path, process
-number or time stands in it: the same input gives the same report.
+surrogates; ``os.fsencode`` gives them back. ``path`` is null where a row is about the whole. A row of ``duplicate_content``
+is about a content and has ``digest`` (xxh3-64, hexadecimal), ``count``, ``paths`` (the first few; ``path`` is the first) and
+``classes`` (the names of those that it appears in) as well. No absolute path, process number or time stands in it: the same
+input gives the same report.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from packer.files import discard
-from packer.manifest import REPORT_FILE
 from packer.model import display_name
 
-__all__ = ["ReportWriter"]
+__all__ = ["ReportWriter", "report_rows"]
 
 _EXAMPLES = 3
 
@@ -26,13 +29,15 @@ class ReportWriter:
     """Writes the report, and counts what is in it.
 
     Attributes:
+        path: the file.
         skipped: number of files skipped, by code.
         warned: number of warnings, by code.
         examples: the first few paths of each code that files were skipped with.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._file = Path(folder, REPORT_FILE).open("w", encoding="ascii", newline="\n")
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("w", encoding="ascii", newline="\n")
         self.skipped: Counter[str] = Counter()
         self.warned: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
@@ -54,11 +59,19 @@ class ReportWriter:
             examples.append(display_name(name))
         self._write(name, "skipped", code, detail)
 
-    def warn(self, name: bytes | None, code: str, detail: str) -> None:
-        """Add a warning about a kept file, or about the whole input (``None``)."""
+    def warn(self, name: bytes | None, code: str, detail: str, **more: Any) -> None:
+        """Add a warning about a kept file, or about the whole input (``None``); ``more`` are further values of the row."""
         self.warned[code] += 1
-        self._write(name, "warned", code, detail)
+        self._write(name, "warned", code, detail, **more)
 
-    def _write(self, name: bytes | None, outcome: str, code: str, detail: str) -> None:
-        row = {"path": None if name is None else display_name(name), "outcome": outcome, "code": code, "detail": detail}
-        self._file.write(json.dumps(row) + "\n")
+    def _write(self, name: bytes | None, outcome: str, code: str, detail: str, **more: Any) -> None:
+        path = None if name is None else display_name(name)
+        self._file.write(json.dumps({"path": path, "outcome": outcome, "code": code, "detail": detail, **more}) + "\n")
+
+
+def report_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a report, read one by one."""
+    with path.open(encoding="ascii") as lines:
+        for line in lines:
+            row: dict[str, Any] = json.loads(line)
+            yield row

@@ -16,21 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from packer.errors import InputError
-from packer.labels import number_classes, refuse_loose_files, refuse_splits
+from packer.labels import KnownClasses, number_classes, refuse_loose_files, refuse_splits
 from packer.listing import Listing
-from packer.model import NO_LABEL, TYPES, Note, display_name
+from packer.model import NO_LABEL, Note, display_name
+from packer.names import CANDIDATE_SUFFIXES, SYSTEM_NAMES, clashes, shown_suffix
 
 __all__ = ["is_packed_dataset", "scan"]
-
-# Formats that packer cannot keep, but that stand among pictures and would be missed: they get a row in the report.
-_CANDIDATES_TO_REFUSE = frozenset({"heic", "heif", "npz"})
-CANDIDATE_SUFFIXES = frozenset().union(*(kind.suffixes for kind in TYPES[1:])) | _CANDIDATES_TO_REFUSE
-_CANDIDATES = frozenset(suffix.encode() for suffix in CANDIDATE_SUFFIXES)
-
-# What systems leave behind. Names that begin with a dot are hidden everywhere and need no entry.
-_SYSTEM_NAMES = frozenset(
-    {b"__MACOSX", b"Thumbs.db", b"desktop.ini", b"@eaDir", b"$RECYCLE.BIN", b"System Volume Information", b"lost+found"}
-)
 
 _FILE, _FOLDER, _REFUSED = 0, 1, 2
 _TAIL = struct.Struct("<BQq")  # kind of entry, size, mtime in ns: behind the name and a zero byte
@@ -48,6 +39,7 @@ def scan(
     *,
     leave_out: Iterable[Path] = (),
     follow_links: bool = False,
+    known: KnownClasses | None = None,
     on_progress: OnProgress | None = None,
 ) -> Listing:
     """List the candidate files under a folder.
@@ -57,12 +49,13 @@ def scan(
         labels: one of ``packer.labels.LABEL_RULES``: class folders where there are any, always, as numbers, or never.
         leave_out: folders that are not looked into, such as an output inside the input.
         follow_links: follow links that lead out of the input.
+        known: the classes and their labels, where those of another dataset are to be had.
         on_progress: called with the number of entries looked at so far, now and then.
 
     Raises:
         InputError: the folder does not exist, cannot be read, or is laid out so that labels would be a guess.
     """
-    return _Scan(root, labels, leave_out, follow_links, on_progress).run()
+    return _Scan(root, labels, leave_out, follow_links, known, on_progress).run()
 
 
 def is_packed_dataset(folder: Path) -> bool:
@@ -72,11 +65,18 @@ def is_packed_dataset(folder: Path) -> bool:
 
 class _Scan:
     def __init__(
-        self, root: Path, labels: str, leave_out: Iterable[Path], follow_links: bool, on_progress: OnProgress | None
+        self,
+        root: Path,
+        labels: str,
+        leave_out: Iterable[Path],
+        follow_links: bool,
+        known: KnownClasses | None,
+        on_progress: OnProgress | None,
     ) -> None:
         self._root = os.fsencode(root)
         self._shown = str(root)
-        self._rule = labels
+        self._rule = "folder" if known else labels
+        self._known = known
         self._follow_links = follow_links
         self._on_progress = on_progress
         self._listing = Listing()
@@ -128,16 +128,22 @@ class _Scan:
 
     def _scan_classes(self, folders: list[bytes], here: _Identity) -> None:
         listing = self._listing
-        listing.classes = folders
-        listing.labels_from, listing.class_labels, note = number_classes(self._shown, folders, self._rule)
-        if note:
-            listing.notes.append((None, note))
-        for name, label in zip(folders, listing.class_labels, strict=True):
-            self._current_label = label
+        if self._known:
+            self._known.require(self._shown, folders)
+            listing.labels_from = self._known.labels_from
+            listing.classes, listing.class_labels = list(self._known.label_of), list(self._known.label_of.values())
+        else:
+            listing.classes = folders
+            listing.labels_from, listing.class_labels, note = number_classes(self._shown, folders, self._rule)
+            if note:
+                listing.notes.append((None, note))
+        label_of = dict(zip(listing.classes, listing.class_labels, strict=True))
+        for name in folders:
+            self._current_label = label_of[name]
             self._walk(self._open_folder(name, (here,)))
 
     def _holds_candidates(self, name: bytes, here: _Identity) -> bool:
-        probe = _Scan(Path(os.fsdecode(self._root)), "none", (), self._follow_links, None)
+        probe = _Scan(Path(os.fsdecode(self._root)), "none", (), self._follow_links, None, None)
         probe._leave_out = self._leave_out
         probe._walk(probe._open_folder(name, (here,)), stop_at_first=True)
         return len(probe._listing) > 0
@@ -203,7 +209,7 @@ class _Scan:
                 self._seen += 1
                 if self._on_progress and self._seen % _PROGRESS_EVERY == 0:
                     self._on_progress(self._seen)
-                if name.startswith(b".") or name in _SYSTEM_NAMES:
+                if name.startswith(b".") or name in SYSTEM_NAMES:
                     if self._leave_out and entry.is_dir() and self._is_left_out(entry.path):
                         continue
                     ignored["(hidden or system)"] += 1
@@ -215,8 +221,8 @@ class _Scan:
                         records.append(name + b"\0" + _TAIL.pack(_FOLDER, 0, 0))
                         continue
                     stem, dot, suffix = name.rpartition(b".")
-                    if not dot or not stem or suffix.lower() not in _CANDIDATES:
-                        ignored[_shown_suffix(suffix) if dot and suffix else "(no extension)"] += 1
+                    if not dot or not stem or suffix.lower() not in CANDIDATE_SUFFIXES:
+                        ignored[shown_suffix(suffix) if dot and suffix else "(no extension)"] += 1
                         continue
                     if entry.is_symlink():
                         records.append(name + b"\0" + _TAIL.pack(_REFUSED, 0, 0))
@@ -227,6 +233,12 @@ class _Scan:
                 except OSError:
                     records.append(name + b"\0" + _TAIL.pack(_REFUSED, 0, 0))
         records.sort()
+        prefix = folder + b"/" if folder else b""
+        for name, first in clashes(lambda: (record[: -_TAIL.size - 1] for record in records)):
+            detail = (
+                f"differs from {display_name(first)} only in case or in how an accent is written; one file on macOS, Windows"
+            )
+            self._listing.notes.append((prefix + name, Note("name_clash", detail)))
         return records
 
     def _is_left_out(self, path: bytes) -> bool:
@@ -291,9 +303,3 @@ def _kind(mode: int) -> str:
         stat.S_IFBLK: "block device",
         stat.S_IFCHR: "character device",
     }.get(stat.S_IFMT(mode), "special file")
-
-
-def _shown_suffix(suffix: bytes) -> str:
-    text = suffix.decode("utf-8", "replace").lower()
-    # A name without an extension may still hold a dot ("v1.0 (final)"); a hundred such would fill the summary.
-    return f".{text}" if len(text) <= 8 and text.isalnum() else "(no extension)"

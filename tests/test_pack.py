@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from packer.checkers import CheckPool
 from packer.model import Kept, Verdict
 from packer.options import Progress, Summary
 from packer.plan import ShardLimits
+from packer.report import report_rows
 from tests import inputs
 from tests.check_hooks import as_nobody, environment, lines, pack_command, run_pack
 from tests.inputs import jpeg, npy, png, write_tree
@@ -318,13 +319,13 @@ def test_special_files_are_named_in_the_report(tmp_path: Path, format_name: str)
 # Refusals
 
 
-def refused(source: str | Path, **options: Any) -> str:
-    """Require that packing is refused in one line and leaves nothing behind in the current folder; returns the line."""
+def refused(source: str | Path, *, left: Sequence[str] = (), **options: Any) -> str:
+    """Require that packing is refused in one line and leaves only so much in the current folder; returns the line."""
     before = sorted(Path.cwd().rglob("*"))
     with pytest.raises((InputError, OutputError)) as caught:
         quick(source, **options)
     assert caught.value.exit_status == 1
-    assert sorted(Path.cwd().rglob("*")) == before
+    assert sorted(Path.cwd().rglob("*")) == sorted([*before, *(Path.cwd() / name for name in left)])
     (line,) = str(caught.value).splitlines()
     return line
 
@@ -417,7 +418,7 @@ def test_old_output_is_intact_when_the_new_run_fails(tmp_path: Path, format_name
     with pytest.raises(InputError):
         quick(source, format_name, overwrite=True)
     assert digests(output) == before
-    assert sorted(os.listdir(tmp_path)) == ["in", output.name]
+    assert sorted(os.listdir(tmp_path)) == ["in", output.name, f"{output.name}.report.jsonl"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -534,7 +535,8 @@ NOTHING = {
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("case", NOTHING)
-def test_nothing_usable_leaves_nothing_behind_and_says_what_was_seen(case: str, format_name: str) -> None:
+def test_nothing_usable_leaves_no_output_and_says_what_was_seen(case: str, format_name: str) -> None:
+    """Where files were looked at, the report says what was wrong with each, and stays."""
     files, phrase = NOTHING[case]
     Path("in").mkdir()
     for name, data in files.items():
@@ -542,7 +544,13 @@ def test_nothing_usable_leaves_nothing_behind_and_says_what_was_seen(case: str, 
             Path("in", name).mkdir()
         else:
             write_tree("in", {name: data})
-    assert re.search(phrase, refused("in", format_name=format_name))
+    report = f"in.{format_name}.report.jsonl"
+    left = [report] if case == "all damaged" else []
+    message = refused("in", left=left, format_name=format_name)
+    assert re.search(phrase, message)
+    if left:
+        assert f"Report: {Path.cwd() / report}" in message
+        assert [row["path"] for row in report_rows(Path(report)) if row["outcome"] == "skipped"] == ["a/1.jpg", "a/2.jpg"]
 
 
 @pytest.mark.usefixtures("here")

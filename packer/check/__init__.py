@@ -17,14 +17,13 @@ import xxhash
 from packer.check import gif, jpeg, npy, pictures, png, tiff
 from packer.check.sniff import sniff
 from packer.check.verdict import Finding
+from packer.checksums import require_checksum
 from packer.files import read_regular_file
 from packer.model import DEFAULT_MAX_PIXELS, TYPES_BY_NAME, Kept, Note, Skipped, Unfit, Verdict
 
-__all__ = ["CHECK_LEVELS", "CheckSettings", "check_bytes", "check_source"]
+__all__ = ["CheckSettings", "check_bytes", "check_source"]
 
 _ADDRESS = re.compile(r"\s*<[^<>]* object at 0x[0-9a-fA-F]+>|\s*\b0x[0-9a-fA-F]{8,}")
-
-CHECK_LEVELS = ("full", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +41,34 @@ class CheckSettings:
     max_bytes: int = 2**63
 
 
-def check_source(path: bytes, settings: CheckSettings) -> Verdict:
+def check_source(path: bytes, settings: CheckSettings, checksum: str = "") -> Verdict:
     """Read a file and judge it.
 
     Args:
         path: the file; its extension is compared with its content.
         settings: how it is checked.
+        checksum: what the user's list of checksums says of it, in hexadecimal digits; empty where there is none.
     """
     try:
         data = read_regular_file(path, settings.max_bytes)
     except Unfit as unfit:
         return Skipped(unfit.code, unfit.detail)
-    return check_bytes(data, path, settings)
+    return check_bytes(data, path, settings, checksum)
 
 
-def check_bytes(data: bytes, path: bytes, settings: CheckSettings) -> Verdict:
-    """Judge the bytes of a file; ``path`` is only looked at for its extension."""
+def check_bytes(data: bytes, path: bytes, settings: CheckSettings, checksum: str = "") -> Verdict:
+    """Judge the bytes of a file; ``path`` is only looked at for its extension, the rest is as in ``check_source``."""
     try:
         # Decoders warn of much that the verdict says already, and with warnings as errors a sound file would be lost.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             finding = _look(data, settings)
+        if checksum:
+            require_checksum(data, checksum)
     except Unfit as unfit:
         return Skipped(unfit.code, _strip_address(unfit.detail))
+    except MemoryError:
+        return Skipped("too_large", f"{len(data):,} bytes, and checking them takes more memory than a worker may have")
     # Decoders raise SyntaxError, ValueError, struct.error, RecursionError, MemoryError and more on damaged files; the
     # one that is not foreseen must cost its file, not the job.
     except Exception as error:  # noqa: BLE001

@@ -6,11 +6,13 @@ import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
+from packer.cli.inputs import emit_findings, emit_rows, input_options, input_values, warn_if_mostly_skipped
 from packer.cli.progress import progress_display
-from packer.cli.show import emit, escape, listed, plural, short_path, size
+from packer.cli.show import emit, escape, plural, short_path, size
 from packer.formats import names
 
 __all__ = ["command"]
@@ -53,21 +55,13 @@ class _Command(click.Command):
 )
 @click.option("--overwrite", is_flag=True, help="Replace an earlier output; it stays until the new one is whole.")
 @click.option(
-    "--labels",
-    type=click.Choice(["auto", "folder", "number", "none"]),
-    default="auto",
-    show_default=True,
-    help="Class folders give the labels; number: the folder's name is the label.",
-)
-@click.option(
     "--check",
     type=click.Choice(["full", "none"]),
     default="full",
     show_default=True,
     help="full: decode every file; none: look at its first bytes only.",
 )
-@click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC.")
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Checking processes.  [default: usable CPUs]")
+@input_options
 @click.option("--shard-size", type=_Size(), metavar="SIZE", help="Size of a shard, webdataset only.  [default: 1GB]")
 @click.option("--shard-samples", type=click.IntRange(min=1), metavar="N", help="Samples a shard, webdataset only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
@@ -78,15 +72,13 @@ def command(
     format_: str,
     output: Path | None,
     overwrite: bool,
-    labels: str,
     check: str,
-    follow_links: bool,
-    workers: int | None,
     shard_size: int | None,
     shard_samples: int | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
+    **inputs: Any,
 ) -> None:
     """Pack the images and .npy files in the folder SRC into one dataset that trains fast.
 
@@ -96,6 +88,7 @@ def command(
     from packer.options import PackOptions
     from packer.pack import pack_folder
     from packer.plan import ShardLimits
+    from packer.report import report_rows
 
     default = ShardLimits()
     limits = ShardLimits(shard_size or default.size_bytes, shard_samples or default.samples)
@@ -104,18 +97,18 @@ def command(
         output=output,
         overwrite=overwrite,
         check=check,
-        labels=labels,
-        follow_links=follow_links,
         limits=limits if shard_size or shard_samples else None,
-        workers=workers,
+        **input_values(inputs),
     )
     with progress_display(quiet) as on_progress:
         summary = pack_folder(src, options, on_progress)
     if as_json:
         values = {**dataclasses.asdict(summary), "output": str(summary.output), "report": str(summary.report)}
         emit(json.dumps(values))
+        warn_if_mostly_skipped(summary)
         return
     if quiet:
+        warn_if_mostly_skipped(summary)
         return
     if summary.replaced_unfinished:
         emit("an unfinished output of a job that was killed was found, and started over")
@@ -125,24 +118,7 @@ def command(
         f"packed {summary.samples:,} of {plural(summary.files, 'file')} into {escape(short_path(summary.output))} "
         f"({size(summary.output_bytes)}{classes}{shards}) in {summary.seconds:.1f} s"
     )
-    if summary.skipped:
-        emit(f"skipped {sum(summary.skipped.values()):,}: {listed(summary.skipped)}")
-        for code, examples in sorted(summary.skipped_examples.items()):
-            more = ", ..." if summary.skipped[code] > len(examples) else ""
-            emit(f"  {code}: {', '.join(escape(name) for name in examples)}{more}")
-    if summary.warned:
-        emit(f"warnings {sum(summary.warned.values()):,}: {listed(summary.warned)}")
-    if summary.ignored:
-        emit(f"ignored {sum(summary.ignored.values()):,}: {escape(listed(summary.ignored))}")
     if verbose:
-        _emit_rows(summary.report)
-    if summary.skipped or summary.warned:
-        emit(f"report: {escape(short_path(summary.report))}")
-
-
-def _emit_rows(report: Path) -> None:
-    with report.open(encoding="ascii") as rows:
-        for line in rows:
-            row = json.loads(line)
-            path = "(all)" if row["path"] is None else escape(row["path"])
-            emit(f"  {row['outcome']} {row['code']} {path}: {escape(row['detail'])}")
+        emit_rows(report_rows(summary.report))
+    emit_findings(summary, short_path(summary.report))
+    warn_if_mostly_skipped(summary)
