@@ -19,7 +19,7 @@ from packer.formats import names
 
 __all__ = ["COMMANDS", "app", "run"]
 
-COMMANDS = ("pack", "verify", "info", "ls", "demo")
+COMMANDS = ("pack", "check", "verify", "info", "ls", "demo")
 _DEFAULT = "pack"
 
 

@@ -1,0 +1,100 @@
+"""``pack check SRC``: the verdicts, and no output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from packer.cli.inputs import emit_findings, emit_rows, input_options, input_values, warn_if_mostly_skipped
+from packer.cli.progress import progress_display
+from packer.cli.show import emit, escape, plural, short_path, size, warn
+from packer.errors import InputError, TooManySkippedError
+
+__all__ = ["command"]
+
+
+@click.command("check")
+@click.argument("src", type=click.Path(readable=False, path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(readable=False, path_type=Path, allow_dash=True),
+    help="Write the report, one JSON object a line, to this file (- is standard output).",
+)
+@click.option(
+    "--quarantine",
+    type=click.Path(readable=False, path_type=Path),
+    metavar="DIR",
+    help="Copy the skipped files to this new folder, with their relative paths.",
+)
+@input_options
+@click.option("--json", "as_json", is_flag=True, help="Print summary and report as one JSON object.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress, no rows, no summary.")
+def command(src: Path, output: Path | None, quarantine: Path | None, as_json: bool, quiet: bool, **inputs: Any) -> None:
+    """Judge the images and .npy files in the folder SRC as packing would, and pack nothing. SRC is never changed.
+
+    Each file that would be skipped, or kept with a warning, is shown with the reason. The exit status is 0 also then; with
+    --strict it is 3 where any file would be skipped.
+    """
+    from packer.checking import check_folder
+    from packer.options import InputOptions
+    from packer.quarantine import require_quarantine
+    from packer.report import report_rows
+
+    options = InputOptions(**input_values(inputs))
+    to_stdout = output is not None and str(output) == "-"
+    if as_json and to_stdout:
+        raise click.UsageError("--json and -o - both go to standard output.")
+    if quarantine is not None:
+        require_quarantine(src, quarantine)
+    with tempfile.TemporaryDirectory(prefix="pack-check-") as scratch:
+        report = Path(scratch, "report.jsonl") if output is None or to_stdout else output
+        summary = refusal = None
+        try:
+            with progress_display(quiet) as on_progress:
+                summary = check_folder(src, report, options, on_progress)
+        except (InputError, TooManySkippedError) as error:
+            if not report.is_file():
+                raise
+            refusal = error
+        if quarantine is not None:
+            _fill_quarantine(src, report, quarantine, quiet or as_json or to_stdout)
+        if to_stdout:
+            with report.open(encoding="ascii") as lines:
+                for line in lines:
+                    emit(line.rstrip("\n"))
+        elif as_json:
+            values = {"summary": dataclasses.asdict(summary)} if summary else {"error": str(refusal)}
+            emit(json.dumps({**values, "rows": list(report_rows(report))}))
+        elif not quiet:
+            emit_rows(report_rows(report))
+            if summary is not None:
+                classes = f", {plural(len(summary.classes), 'class')}" if summary.classes else ", no labels"
+                emit(
+                    f"{summary.samples:,} of {plural(summary.files, 'file')} in {escape(short_path(src))} can be packed "
+                    f"({size(summary.payload_bytes)}{classes}); checked in {summary.seconds:.1f} s"
+                )
+                emit_findings(summary, "" if output is None else short_path(report))
+    if refusal is not None:
+        raise refusal
+    if summary is not None:
+        warn_if_mostly_skipped(summary)
+
+
+def _fill_quarantine(src: Path, report: Path, folder: Path, quiet: bool) -> None:
+    from packer.quarantine import copy_skipped
+    from packer.report import report_rows
+
+    copied = 0
+    for path, problem in copy_skipped(src, report_rows(report), folder):
+        if problem:
+            warn(f"{path}: not copied to the quarantine: {problem}")
+        else:
+            copied += 1
+    if not quiet:
+        emit(f"copied {plural(copied, 'skipped file')} to {escape(short_path(folder))}")
