@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from typing import IO, Any
 
 from packer.check import CheckSettings
 from packer.check.worker import decode_verdict
+from packer.checksums import Checksums
 from packer.errors import PackerError
 from packer.model import Skipped, Source, Verdict
 
@@ -36,6 +38,7 @@ __all__ = ["CheckPool"]
 _CHUNK_FILES = 32
 _CHUNK_BYTES = 4 << 20
 _AHEAD_PER_WORKER = 16  # chunks; with the default chunk that is at most 64 MB a worker in the page cache
+_MAX_ERROR_BYTES = 1 << 20
 _BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from packer.check.worker import main; main()"
 
 # A session of its own: Ctrl-C in a terminal goes to the packing process alone, which then ends its workers.
@@ -54,7 +57,8 @@ class CheckPool:
         settings: how files are checked.
         workers: number of worker processes.
         timeout_s: seconds that one file may take.
-        check: ``module:function`` that judges one file, ``(path: bytes, settings) -> Verdict``.
+        check: ``module:function`` that judges one file, as ``packer.check.check_source`` does.
+        checksums: what the user's list says of the files.
     """
 
     def __init__(
@@ -64,8 +68,10 @@ class CheckPool:
         workers: int,
         timeout_s: float,
         check: str = "packer.check:check_source",
+        checksums: Checksums | None = None,
     ) -> None:
         start = {"root": root.decode("latin-1"), "settings": dataclasses.asdict(settings), "check": check}
+        self._checksums = checksums
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers = [_Worker(json.dumps(start).encode() + b"\n", timeout_s) for _ in range(workers)]
         try:
@@ -103,18 +109,21 @@ class CheckPool:
         worker = self._idle.get()
         try:
             try:
-                return worker.ask(names)
+                return self._ask(worker, names)
             except _WorkerFailure:
                 return [self._judge_alone(worker, name) for name in names]
         finally:
             self._idle.put(worker)
 
-    @staticmethod
-    def _judge_alone(worker: _Worker, name: bytes) -> Verdict:
+    def _judge_alone(self, worker: _Worker, name: bytes) -> Verdict:
         try:
-            return worker.ask([name])[0]
+            return self._ask(worker, [name])[0]
         except _WorkerFailure as failure:
             return failure.verdict
+
+    def _ask(self, worker: _Worker, names: list[bytes]) -> list[Verdict]:
+        expected = self._checksums.expected if self._checksums else lambda name: ""
+        return worker.ask([(name.decode("latin-1"), expected(name)) for name in names])
 
 
 def _chunks(sources: Iterable[Source]) -> Iterator[list[Source]]:
@@ -171,8 +180,8 @@ class _Worker:
         _write(process, self._greeting)
         return process
 
-    def ask(self, names: list[bytes]) -> list[Verdict]:
-        """Have files judged.
+    def ask(self, files: list[tuple[str, str]]) -> list[Verdict]:
+        """Have files judged, each given by its name and its checksum.
 
         Raises:
             _WorkerFailure: the process died, or had to be killed since it took too long.
@@ -181,7 +190,7 @@ class _Worker:
         if process is None or process.poll() is not None:
             process = self.start()
         self._await_ready(process)
-        request = json.dumps([name.decode("latin-1") for name in names], separators=(",", ":")).encode() + b"\n"
+        request = json.dumps(files, separators=(",", ":")).encode() + b"\n"
         late = threading.Event()
         timer = threading.Timer(self._timeout_s, _kill_late, (process, late))
         timer.daemon = True
@@ -192,6 +201,7 @@ class _Worker:
         finally:
             timer.cancel()
         if answer.endswith(b"\n"):
+            self._forget_words()
             return [decode_verdict(values) for values in json.loads(answer)]
         process.wait()
         if late.is_set():
@@ -211,6 +221,13 @@ class _Worker:
             process.wait()
             raise PackerError(f"a checking worker did not start: it {_how_it_ended(process.returncode)}{self._last_words()}")
         self._ready = True
+
+    def _forget_words(self) -> None:
+        """Decoders print their complaints by the million; the file is shared with the worker, its position included."""
+        with contextlib.suppress(ValueError):  # closed: the job is being ended
+            if self._errors.seek(0, os.SEEK_END) > _MAX_ERROR_BYTES:
+                self._errors.seek(0)
+                self._errors.truncate()
 
     def _last_words(self) -> str:
         if self._stopped:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import packer
-from packer.check import CheckSettings
+from packer.check import CheckSettings, check_source
 from packer.model import Kept, Skipped, Verdict
 
 __all__ = ["as_nobody", "misbehave", "pack_command", "run_pack"]
@@ -83,7 +83,7 @@ def as_nobody(code: str, *arguments: str | os.PathLike[str], cwd: Path) -> subpr
     )
 
 
-def misbehave(path: bytes, settings: CheckSettings) -> Verdict:
+def misbehave(path: bytes, settings: CheckSettings, checksum: str = "") -> Verdict:
     """Judge a file by its name: it says what happens to the process, ``fine`` and the like are kept."""
     what = os.path.basename(path).split(b".")[0].rstrip(b"0123456789").decode()
     if what != "fine":
@@ -91,12 +91,20 @@ def misbehave(path: bytes, settings: CheckSettings) -> Verdict:
     return Kept("npy", settings.max_pixels, os.getpid())
 
 
-def skip_by_name(path: bytes, settings: CheckSettings) -> Verdict:
+def misbehave_or_check(path: bytes, settings: CheckSettings, checksum: str = "") -> Verdict:
+    """Judge a file as always, unless its name begins with what is to happen to the process."""
+    what = os.path.basename(path).split(b".")[0].rstrip(b"0123456789").decode()
+    if what in _DEEDS:
+        _DEEDS[what](path)
+    return check_source(path, settings, checksum)
+
+
+def skip_by_name(path: bytes, settings: CheckSettings, checksum: str = "") -> Verdict:
     """A verdict that only repeats the path."""
     return Skipped("corrupt", os.fsdecode(path))
 
 
-def unprintable(path: bytes, settings: CheckSettings) -> Verdict:
+def unprintable(path: bytes, settings: CheckSettings, checksum: str = "") -> Verdict:
     """A verdict whose text no terminal and no UTF-8 can hold."""
     return Skipped("corrupt", "\x1b[2J\udcff\ud800\n\0")
 
@@ -108,6 +116,21 @@ def _sleep_as_its_name_says(path: bytes) -> None:
 def _allocate(path: bytes) -> None:
     block = bytearray(200 << 20)
     block[:: 1 << 12] = bytes(len(block[:: 1 << 12]))
+
+
+def _gulp(path: bytes) -> None:
+    """Ten gigabytes, as a decoder asks for them that believes a header."""
+    blocks = [bytearray(64 << 20) for _ in range(160)]
+    blocks[0][0] = 1
+
+
+def _gulp_in_c(path: bytes) -> None:
+    """The same by ``malloc``, whose caller looks at the result."""
+    library = ctypes.CDLL(None)
+    library.malloc.restype = ctypes.c_void_p
+    if not library.malloc(ctypes.c_size_t(10 << 30)):
+        raise MemoryError
+    raise AssertionError("ten gigabytes were given")
 
 
 def _hang_in_c(path: bytes) -> None:
@@ -147,6 +170,8 @@ _DEEDS: dict[str, Any] = {
     "print": _print,
     "complain": _complain,
     "allocate": _allocate,
+    "gulp": _gulp,
+    "cgulp": _gulp_in_c,
     "sleep": _sleep_as_its_name_says,
 }
 

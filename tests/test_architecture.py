@@ -25,10 +25,11 @@ ROOT = Path(packer.__file__).parent
 
 LAYERS = (
     {"errors", "model", "cpus"},
-    {"exif", "files", "npyheader", "pngchunks"},
-    {"check", "index", "manifest", "plan", "listing", "labels", "scan", "report", "commit", "options"},
-    {"formats", "extents", "store", "checkers", "decode", "intake"},
-    {"pack", "job", "verify", "datasets", "demo"},
+    {"exif", "files", "names", "npyheader", "pngchunks"},
+    {"check", "checksums", "index", "manifest", "plan"},
+    {"duplicates", "listing", "labels", "scan", "report", "commit", "options"},
+    {"formats", "extents", "store", "checkers", "decode", "intake", "inspection", "quarantine"},
+    {"pack", "job", "checking", "verify", "datasets", "demo"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )
@@ -282,8 +283,8 @@ import sys
 from packer.check import check_source
 from packer.model import Skipped
 
-def check(path, settings):
-    verdict = check_source(path, settings)
+def check(path, settings, checksum):
+    verdict = check_source(path, settings, checksum)
     return Skipped(type(verdict).__name__, " ".join(sys.modules))
 """
 

@@ -24,7 +24,12 @@ __all__ = ["decode_verdict", "encode_verdict", "main"]
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
-CheckFunction = Callable[[bytes, CheckSettings], Verdict]
+_RLIMIT_BASE_BYTES = 512 << 20
+_RLIMIT_BYTES_A_PIXEL = 10  # a progressive JPEG keeps 6 for its coefficients and Pillow 4; a lossless WebP 4 and 4
+_RLIMIT_FILE_COPIES = 4
+_COMMON_FILE_BYTES = 64 << 20
+
+CheckFunction = Callable[[bytes, CheckSettings, str], Verdict]
 
 
 def encode_verdict(verdict: Verdict) -> list[Any]:
@@ -57,6 +62,7 @@ def decode_verdict(values: list[Any]) -> Verdict:
 def main() -> None:
     """Serve until standard input ends. The first line says how to check."""
     _die_with_parent()
+    _leave_no_core_dump()
     answers = _take_over_stdout()
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     first = sys.stdin.buffer.readline()
@@ -66,17 +72,72 @@ def main() -> None:
     check = _resolve(start["check"])
     settings = CheckSettings(**start["settings"])
     root = start["root"].encode("latin-1")
+    memory = _MemoryLimit(settings.max_pixels)
     threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
     _answer(answers, "ready")
     while True:
-        names = json.loads(requests.get())
-        _answer(answers, [encode_verdict(check(os.path.join(root, name.encode("latin-1")), settings)) for name in names])
+        verdicts = []
+        for name, checksum in json.loads(requests.get()):
+            path = os.path.join(root, name.encode("latin-1"))
+            memory.allow(path)
+            try:
+                verdict = check(path, settings, checksum)
+            except MemoryError:
+                verdict = Skipped("too_large", "checking it takes more memory than a worker may have")
+            verdicts.append(encode_verdict(verdict))
+        _answer(answers, verdicts)
+
+
+class _MemoryLimit:
+    """Linux: bounds what one file may make its decoder allocate, beyond what the worker holds anyway.
+
+    A few bytes can ask for all the memory of the machine, and then the kernel ends any process of the user, often the wrong
+    one. With the limit the decoder fails, and costs its file. Elsewhere nothing is bounded.
+    """
+
+    def __init__(self, max_pixels: int) -> None:
+        self._base = 0
+        self._current = 0
+        if not sys.platform.startswith("linux"):
+            return
+        import resource
+
+        with open("/proc/self/statm") as statm:  # noqa: PTH123
+            at_rest = int(statm.read().split()[0]) * resource.getpagesize()
+        self._base = at_rest + _RLIMIT_BASE_BYTES + _RLIMIT_BYTES_A_PIXEL * max_pixels
+        self._hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        self._set = resource.setrlimit
+        self._what = resource.RLIMIT_AS
+        self._unlimited = resource.RLIM_INFINITY
+
+    def allow(self, path: bytes) -> None:
+        """Set the limit for a file; a larger one may take more."""
+        if not self._base:
+            return
+        try:
+            size = os.stat(path).st_size
+        except OSError:
+            size = 0
+        wanted = self._base + _RLIMIT_FILE_COPIES * (size if size > _COMMON_FILE_BYTES else _COMMON_FILE_BYTES)
+        if self._hard != self._unlimited:
+            wanted = min(wanted, self._hard)
+        if wanted != self._current:
+            self._set(self._what, (wanted, self._hard))
+            self._current = wanted
 
 
 def _die_with_parent() -> None:
     """Linux: be killed when the packing process is, even while a decoder hangs without ever letting another thread run."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _leave_no_core_dump() -> None:
+    """A hundred crashes must not fill the disk with the memory of a hundred workers."""
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:
