@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +18,8 @@ from packer.model import Unfit
 
 __all__ = ["OPEN_FLAGS", "FileIdentity", "OpenFile", "discard", "discard_path", "file_digest", "identify", "read_regular_file"]
 
+_LARGE_BYTES = 16 << 20
+_HEAD_BYTES = 64 << 10
 _HAS_PREAD = hasattr(os, "preadv")
 
 # O_NONBLOCK: opening a FIFO otherwise waits for ever for a writer. The other two exist on one kind of system each.
@@ -35,8 +38,14 @@ def discard_path(path: Path) -> None:
         path.unlink()
 
 
-def read_regular_file(path: bytes, max_bytes: int = 2**63) -> bytes:
+def read_regular_file(path: bytes, max_bytes: int = 2**63, accept: Callable[[bytes], object] | None = None) -> bytes:
     """Read a regular file whole, to at most the size that it has when it is opened.
+
+    Args:
+        path: the file.
+        max_bytes: the largest size that is wanted.
+        accept: is shown the first bytes of a large file, and raises ``Unfit`` where the rest is not worth reading: a disk image
+            that was renamed to ``.jpg`` must not fill the memory.
 
     Raises:
         Unfit: it cannot be opened or read (``unreadable``), is no regular file (``unreadable``), is larger than
@@ -50,6 +59,9 @@ def read_regular_file(path: bytes, max_bytes: int = 2**63) -> bytes:
                 raise Unfit("unreadable", "not a regular file")
             if info.st_size > max_bytes:
                 raise Unfit("too_large", f"{info.st_size:,} bytes, the container holds at most {max_bytes:,} a file")
+            if accept is not None and info.st_size > _LARGE_BYTES:
+                accept(os.read(descriptor, _HEAD_BYTES))
+                os.lseek(descriptor, 0, os.SEEK_SET)
             data = os.read(descriptor, info.st_size)
             if len(data) < info.st_size:
                 data = _read_rest(descriptor, data, info.st_size)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 import xxhash
 
 from packer.check import CheckSettings, check_bytes
+from packer.check.sniff import sniff
 from packer.checkers import CheckPool
 from packer.checksums import Checksums
 from packer.files import read_regular_file
@@ -113,6 +114,6 @@ class Intake:
 
     def _read(self, name: bytes) -> bytes | Skipped:
         try:
-            return read_regular_file(os.path.join(self._root, name), self._settings.max_bytes)
+            return read_regular_file(os.path.join(self._root, name), self._settings.max_bytes, sniff)
         except Unfit as unfit:
             return Skipped(unfit.code, unfit.detail)

@@ -89,9 +89,11 @@ class Job:
     def _require_space(self, listing: Listing) -> None:
         free = _free_bytes(self._target.parent)
         if listing.total_bytes > free:
+            sizes = listing.sizes()
+            largest = listing[sizes.index(max(sizes))]
             raise OutputError(
-                f"{self._target.parent}: {free:,} bytes are free, the files to pack have {listing.total_bytes:,}. "
-                "Make room, or choose another place with -o."
+                f"{self._target.parent}: {free:,} bytes are free, the files to pack have {listing.total_bytes:,} (the largest, "
+                f"{display_name(largest.name)}, has {largest.size_bytes:,}). Make room, or choose another place with -o."
             )
 
     def _rescue(self, report: Path) -> Path:

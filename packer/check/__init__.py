@@ -50,7 +50,7 @@ def check_source(path: bytes, settings: CheckSettings, checksum: str = "") -> Ve
         checksum: what the user's list of checksums says of it, in hexadecimal digits; empty where there is none.
     """
     try:
-        data = read_regular_file(path, settings.max_bytes)
+        data = read_regular_file(path, settings.max_bytes, sniff)
     except Unfit as unfit:
         return Skipped(unfit.code, unfit.detail)
     return check_bytes(data, path, settings, checksum)

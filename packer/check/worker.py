@@ -105,6 +105,7 @@ class _MemoryLimit:
         with open("/proc/self/statm") as statm:  # noqa: PTH123
             at_rest = int(statm.read().split()[0]) * resource.getpagesize()
         self._base = at_rest + _RLIMIT_BASE_BYTES + _RLIMIT_BYTES_A_PIXEL * max_pixels
+        self._physical = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()
         self._hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         self._set = resource.setrlimit
         self._what = resource.RLIMIT_AS
@@ -119,6 +120,7 @@ class _MemoryLimit:
         except OSError:
             size = 0
         wanted = self._base + _RLIMIT_FILE_COPIES * (size if size > _COMMON_FILE_BYTES else _COMMON_FILE_BYTES)
+        wanted = min(wanted, self._base + self._physical)  # what is larger than the memory cannot be read, only swapped
         if self._hard != self._unlimited:
             wanted = min(wanted, self._hard)
         if wanted != self._current:
