@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from packer.check import gif, jpeg, npy, pictures, png, tiff
+from packer.check import gif, jpeg, npy, pictures, png, tiff, webp
 from packer.check.sniff import sniff
 from packer.check.verdict import Finding
 from packer.checksums import require_checksum
@@ -101,6 +101,8 @@ def _look(data: bytes, settings: CheckSettings) -> Finding:
         return tiff.check(data, settings.max_pixels)
     if kind == "gif":
         return gif.check(data, settings.max_pixels)
+    if kind == "webp":
+        return webp.check(data, settings.max_pixels)
     return pictures.check(data, kind, settings.max_pixels)
 
 
