@@ -235,6 +235,9 @@ DAMAGED = {
     "strip in the header": (with_value(ONE_STRIP, 273, 4), "corrupt", "lie on others"),
     "strip on the directory": (with_value(ONE_STRIP, 273, len(ONE_STRIP) - 12_000), "corrupt", "lie on others"),
     "strip behind the end": (with_value(ONE_STRIP, 273, 99_999), "truncated", "begins at byte 99,999, the file has"),
+    "tile missing": (
+        write(page_of(RGB, tile=(32, 32), offsets=lambda true: [*true[:-1], 0])), "truncated", "tile 5 is missing, its offset",
+    ),
     "strips on one another": (
         write(page_of(RGB, offsets=lambda true: [true[0], true[0] + 1, *true[2:]])), "corrupt", "lie on others",
     ),
@@ -312,6 +315,45 @@ def test_damaged_metadata_is_a_note() -> None:
     assert [(note.code, note.detail) for note in verdict.warnings] == [
         ("bad_metadata", "the values of tag 65000 lie outside the file")
     ]
+
+
+@pytest.mark.parametrize(
+    ("tag", "value", "detail"),
+    [
+        (34665, (4, [10**7]), "the EXIF directory at byte 10,000,000 does not fit into the file"),
+        (34853, (4, [100]), "the GPS directory at byte 100 does not fit into the file"),
+        (274, (3, [99]), "orientation 99, there are 1 to 8"),
+    ],
+)
+def test_what_is_beside_the_pixels_costs_no_picture(tag: int, value: Any, detail: str) -> None:
+    verdict = judge(write(page_of(RGB, tags={tag: value})))
+    assert isinstance(verdict, Kept), verdict
+    assert [(note.code, note.detail) for note in verdict.warnings] == [("bad_metadata", detail)]
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+def test_pillow_turns_it_so_the_reader_must_not(pages: int) -> None:
+    page = page_of(RGB, tags={274: (3, [6])})
+    verdict = judge(write(*[page] * pages))
+    assert isinstance(verdict, Kept), verdict
+    assert (verdict.width, verdict.height, verdict.frames, verdict.orientation) == (53, 75, pages, 1)
+
+
+def test_a_page_that_pillow_has_no_mode_for_does_not_cost_the_first() -> None:
+    strange = page_of(np.zeros((20, 20, 2), np.uint16))
+    verdict = judge(write(page_of(RGB), strange, page_of(GREY)))
+    assert isinstance(verdict, Kept), verdict
+    assert [(note.code, note.detail) for note in verdict.warnings] == [
+        ("multi_frame", "3 pictures, the first is read; Pillow knows no such TIFF as on page 1")
+    ]
+    spoiled_page = page_of(GREY, spoiled(zlib.compress, wrong_end), 8)
+    assert isinstance(judge(write(page_of(RGB), strange, spoiled_page)), Skipped)
+
+
+def test_what_the_reader_gives_with_fewer_bits_is_noted() -> None:
+    verdict = judge(write(page_of(RGB.astype(np.uint16) * 200)))
+    assert isinstance(verdict, Kept), verdict
+    assert [note.code for note in verdict.warnings] == ["depth_reduced"]
 
 
 def test_pages_beyond_the_budget_are_not_unpacked() -> None:

@@ -2,43 +2,28 @@
 
 libtiff stops unpacking where the rows are full, so it never sees a wrong checksum; it passes over broken fax lines and
 JPEG data with a warning, and prints its errors to standard error, where Pillow does not look. So the strips and tiles of
-every picture are unpacked here, without being kept, and compared with what the directory promises; then Pillow decodes,
-with standard error read.
-
-Facts: TIFF revision 6.0, sections 9 (PackBits), 10 and 11 (fax), 13 (LZW); Adobe Photoshop TIFF Technical Notes (Deflate,
-and JPEG as the tables of a directory with the abbreviated streams of its strips).
+every picture are unpacked here and compared with what the directory promises; then Pillow decodes, with standard error read.
 """
 
 from __future__ import annotations
 
+import io
 import re
-import zlib
-from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 
-from PIL import UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-from packer.check import fax, jpeg, jpegmarkers, lzw, pictures
+from packer.check import pictures
 from packer.check.stderr import Stderr
-from packer.check.tiffdirectory import (
-    COMPRESSION,
-    JPEG_TABLES,
-    LENGTH,
-    LISTS,
-    WIDTH,
-    Directory,
-    directories,
-)
+from packer.check.tiffdirectory import BITS, COMPRESSION, JPEG_TABLES, LENGTH, LISTS, WIDTH, Directory, directories
 from packer.check.tiffraster import Piece, Raster, raster_of
+from packer.check.tiffstrips import JPEG, RAW, look_at_jpeg, look_of
 from packer.check.verdict import Finding, require_pixels
 from packer.model import Note, Unfit
 
 __all__ = ["check"]
 
-_BLOCK = 1 << 20  # bytes inflated in one go
-_PADDING = 3  # bytes that a writer may add to end at an even address, or at one of four
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-_JPEG = 7
 
 # What libtiff says of tags that it could not read: the picture came out without them.
 _ABOUT_TAGS = re.compile(r"\w*(TIFFFetch|TIFFRead(Custom|EXIF|GPS)?Directory|TIFFV?SetField|SetField)\w*:")
@@ -46,29 +31,39 @@ _NO_CODEC = re.compile(r"compression support is not configured|not implemented|n
 
 
 def check(data: bytes, max_pixels: int) -> Finding:
-    """Check a whole file.
+    """Check a whole file: every page, as long as they have ``max_pixels`` together.
 
     Raises:
         Unfit: ``truncated``, ``corrupt``, ``too_large``, ``unsupported_format``.
     """
-    spent = 0
+    pages = visited = spent = depth = 0
     damaged, described = "", ""
     for directory in directories(data):
+        pages += 1
         try:
             width, length = directory.number_of(WIDTH), directory.number_of(LENGTH)
             spent += width * length
             if directory.number and spent > max_pixels:
-                break
-            if width and length:
-                described = described or f"compression {directory.number_of(COMPRESSION, 1)}, {width} × {length} pixels"
+                continue
+            visited += 1
+            if not directory.number and width and length:
                 require_pixels(width, length, max_pixels)
+                depth = max(directory.numbers(BITS) or (1,))
+                described = f"{width} × {length} pixels of {depth} bits, compression {directory.number_of(COMPRESSION, 1)}"
             _check_picture(data, directory, max_pixels)
             damaged = damaged or directory.damaged_metadata()
         except Unfit as unfit:
             if not directory.number:
                 raise
             raise Unfit(unfit.code, f"page {directory.number}: {unfit.detail}") from unfit
-    return _decode(data, max_pixels, damaged, described)
+    notes: list[Note] = []
+    finding = _decode(data, max_pixels, (pages, visited), described, notes)
+    if depth == 16 and finding.mode in ("L", "LA", "RGB", "RGBA", "RGBX", "CMYK"):
+        notes.append(Note("depth_reduced", f"16 bits a channel, the reader gives 8 ({finding.mode})"))
+    if damaged and not any(note.code == "bad_metadata" for note in notes):
+        notes.append(Note("bad_metadata", damaged))
+    # Pillow turns a TIFF upright when it loads it, so the reader must not turn it once more.
+    return replace(finding, orientation=1, warnings=tuple(notes))
 
 
 def _check_picture(data: bytes, directory: Directory, max_pixels: int) -> None:
@@ -76,27 +71,36 @@ def _check_picture(data: bytes, directory: Directory, max_pixels: int) -> None:
     raster = raster_of(directory)
     if raster is None:
         return
-    look = _look_of(raster)
-    tables = directory.raw(JPEG_TABLES) if raster.compression == _JPEG else b""
+    look = look_of(raster)
+    tables = directory.raw(JPEG_TABLES) if raster.compression == JPEG else b""
     used = [(0, 8), (directory.start, directory.end)]
     # A single value stands in the entry itself, and so in the directory.
     used += [directory.extent(tag) for tag in LISTS if directory.extent(tag)[0] not in range(directory.start, directory.end)]
     for piece in raster.pieces:
+        if not piece.offset:
+            raise Unfit("truncated", f"{piece.name} is missing, its offset is 0")
         if piece.offset >= len(data):
             raise Unfit("truncated", f"{piece.name} begins at byte {piece.offset:,}, the file has {len(data):,}")
+        if not piece.stored and raster.compression != RAW and len(raster.pieces) > 1:
+            continue  # its size can only be guessed
         size = 1
-        if raster.compression == _JPEG:
-            _look_at_jpeg(data, piece, tables, max_pixels)
+        if raster.compression == JPEG:
+            size = look_at_jpeg(_data_of(data, piece, raster), piece, tables, max_pixels)
         elif look is not None:
             size = look(_data_of(data, piece, raster), piece)
         used.append((piece.offset, piece.offset + size))
     _require_apart(used)
 
 
-def _data_of(data: bytes, piece: Piece, raster: Raster) -> bytes:
+def _data_of(data: bytes, piece: Piece, raster: Raster) -> memoryview:
     """The bytes of a strip or tile, to the end of the file where their number is not told."""
-    block = data[piece.offset : piece.offset + piece.stored] if piece.stored else data[piece.offset :]
-    return block.translate(_REVERSED) if raster.fill_order == 2 else block
+    size = piece.stored or len(data)
+    if raster.compression != JPEG:
+        size = min(size, 4 * piece.full + 1024)  # no compression makes them that much larger, but a lie may be
+    block = memoryview(data)[piece.offset : piece.offset + size]
+    if raster.fill_order == 2 and raster.compression not in (RAW, JPEG):
+        return memoryview(bytes(block).translate(_REVERSED))
+    return block
 
 
 def _require_apart(used: list[tuple[int, int]]) -> None:
@@ -108,151 +112,22 @@ def _require_apart(used: list[tuple[int, int]]) -> None:
         end = max(end, stop)
 
 
-def _short(piece: Piece, found: int, data: bytes) -> Unfit:
-    told = f" of {piece.stored:,}" if piece.stored > len(data) else ""
-    return Unfit(
-        "truncated",
-        f"{piece.name} at byte {piece.offset:,} holds {found:,} bytes of pixels in {len(data):,}{told} bytes, "
-        f"{piece.expected:,} are promised",
-    )
+def _decode(data: bytes, max_pixels: int, counts: tuple[int, int], described: str, notes: list[Note]) -> Finding:
+    """Have Pillow decode all pages that were visited, and read what libtiff says.
 
-
-def _long(piece: Piece) -> Unfit:
-    return Unfit("corrupt", f"{piece.name} at byte {piece.offset:,} holds more than the {piece.expected:,} bytes promised")
-
-
-def _look_at_raw(data: bytes, piece: Piece) -> int:
-    if len(data) < piece.expected:
-        raise _short(piece, len(data), data)
-    return piece.expected
-
-
-def _look_at_deflate(data: bytes, piece: Piece) -> int:
-    stream = zlib.decompressobj()
-    found, rest = 0, data
-    try:
-        while not stream.eof:
-            block = stream.decompress(rest, _BLOCK)
-            rest = stream.unconsumed_tail
-            found += len(block)
-            if found > piece.full:
-                raise _long(piece)
-            if not block and not rest:
-                break
-    except zlib.error as error:
-        raise Unfit("corrupt", f"{piece.name} at byte {piece.offset:,} does not inflate: {error}") from None
-    if found < piece.expected:
-        raise _short(piece, found, data)
-    if not stream.eof:
-        raise Unfit("truncated", f"{piece.name} at byte {piece.offset:,} ends without its checksum")
-    if found not in (piece.expected, piece.full):
-        raise _long(piece)
-    return len(data) - len(stream.unused_data)
-
-
-def _look_at_lzw(data: bytes, piece: Piece) -> int:
-    if data[:1] == b"\0" and data[1:2] and data[1] & 1:
-        return 1  # libtiff's old order of bits, which the decoder must judge
-    found = lzw.walk(data, 8, msb_first=True, expected=piece.full)
-    if found.bad_code_at is not None and found.unpacked < piece.expected:
-        raise Unfit(
-            "corrupt",
-            f"{piece.name} at byte {piece.offset:,} has a code that cannot be there after {found.unpacked:,} "
-            f"of {piece.expected:,} bytes",
-        )
-    if found.unpacked < piece.expected:
-        raise _short(piece, found.unpacked, data)
-    if found.unpacked not in (piece.expected, piece.full):
-        raise _long(piece)
-    return found.used
-
-
-def _look_at_packbits(data: bytes, piece: Piece) -> int:
-    """There is no end mark, so a run that lost its place shows only in what it leaves over."""
-    at, found = _skip_runs(data, 0, piece.expected)
-    if found == piece.expected < piece.full and not _is_padding(data, at):
-        at, more = _skip_runs(data, at, piece.full - piece.expected)
-        found += more
-    if found < piece.expected or at > len(data):
-        raise _short(piece, found - max(0, at - len(data)), data)
-    if found not in (piece.expected, piece.full) or (piece.stored and not _is_padding(data, at)):
-        raise _long(piece)
-    return at
-
-
-def _skip_runs(data: bytes, at: int, wanted: int) -> tuple[int, int]:
-    """Where the runs end that unpack to so many bytes, and to how many they do. Both may be too large."""
-    found = 0
-    while at < len(data) and found < wanted:
-        head = data[at]
-        if head < 128:  # bytes as they are
-            found += head + 1
-            at += head + 2
-        elif head == 128:  # nothing
-            at += 1
-        else:  # one byte, repeated
-            found += 257 - head
-            at += 2
-    return at, found
-
-
-def _is_padding(data: bytes, at: int) -> bool:
-    return len(data) - at <= _PADDING or not data[at:].strip(b"\0")
-
-
-def _look_at_fax(data: bytes, piece: Piece, scheme: int, options: int) -> int:
-    most = piece.rows * piece.full // piece.expected
-    found = fax.walk(data, scheme, options, piece.width, piece.rows, most)
-    if found.fault and (piece.stored or found.rows < piece.rows):
-        raise Unfit(
-            "truncated" if found.ended else "corrupt",
-            f"{piece.name} at byte {piece.offset:,} has {found.rows:,} sound rows of {piece.rows:,}, then at byte "
-            f"{piece.offset + found.used:,}: {found.fault}",
-        )
-    return found.used
-
-
-def _look_at_jpeg(data: bytes, piece: Piece, tables: bytes, max_pixels: int) -> None:
-    block = data[piece.offset : piece.offset + piece.stored] if piece.stored else data[piece.offset :]
-    if not block.startswith(b"\xff\xd8"):
-        raise Unfit("corrupt", f"{piece.name} at byte {piece.offset:,} is no JPEG stream, begins with {block[:4].hex(' ')}")
-    stream = b"".join([b"\xff\xd8", tables.removeprefix(b"\xff\xd8").removesuffix(b"\xff\xd9"), block[2:]])
-    where = f"{piece.name} at byte {piece.offset:,}"
-    try:
-        markers = jpegmarkers.walk(stream, whole=False)
-        if markers.width < piece.width or markers.height < piece.rows:
-            raise Unfit(
-                "corrupt", f"a picture of {markers.width} × {markers.height}, {piece.width} × {piece.rows} are promised"
-            )
-        if markers.precision == 8 and markers.components in (1, 3, 4):
-            jpeg.check(stream, max_pixels)
-    except Unfit as unfit:
-        raise Unfit(unfit.code, f"{where}: {unfit.detail}") from unfit
-
-
-_Look = Callable[[bytes, Piece], int]
-_LOOKS: dict[int, _Look] = {
-    1: _look_at_raw,
-    5: _look_at_lzw,
-    8: _look_at_deflate,
-    32773: _look_at_packbits,
-    32946: _look_at_deflate,
-}
-
-
-def _look_of(raster: Raster) -> _Look | None:
-    if raster.compression in (fax.HUFFMAN, fax.T4, fax.T6):
-        if raster.bits != 1:
-            return None
-        return partial(_look_at_fax, scheme=raster.compression, options=raster.fax_options)
-    return _LOOKS.get(raster.compression)
-
-
-def _decode(data: bytes, max_pixels: int, damaged: str, described: str) -> Finding:
+    Args:
+        data: the file.
+        max_pixels: the limit for the first page.
+        counts: numbers of pages, and of those visited.
+        described: the first page in words, empty where it has no size.
+        notes: those on it are added to them.
+    """
+    pages, visited = counts
     said = Stderr()
     try:
         with said:
-            finding = pictures.check(data, "tiff", max_pixels)
+            finding = pictures.check(data, "tiff", max_pixels, frames=1, notes=notes)
+            strange = _load_pages(data, visited) if visited > 1 else []
     except Unfit as unfit:
         errors = [line for line in said.lines if not _ABOUT_TAGS.match(line)]
         if described and isinstance(unfit.__cause__, UnidentifiedImageError):
@@ -265,12 +140,34 @@ def _decode(data: bytes, max_pixels: int, damaged: str, described: str) -> Findi
     errors = [line for line in said.lines if not _ABOUT_TAGS.match(line)]
     if errors:
         raise Unfit("corrupt", f"libtiff says: {errors[0]}")
-    if said.lines and not damaged:
-        damaged = f"libtiff says: {said.lines[0]}"
-    if not damaged:
-        return finding
-    note = Note("bad_metadata", damaged)
-    return Finding(
-        finding.type, finding.mode, finding.width, finding.height, finding.frames, finding.orientation,
-        warnings=(*finding.warnings, note),
-    )  # fmt: skip
+    if said.lines:
+        notes.append(Note("bad_metadata", f"libtiff says: {said.lines[0]}"))
+    if pages > 1:
+        listed = ", ".join(map(str, strange[:10])) + (", …" if len(strange) > 10 else "")
+        but = f"; Pillow knows no such TIFF as on page {listed}" if strange else ""
+        notes.append(Note("multi_frame", f"{pages} pictures, the first is read{but}"))
+    return replace(finding, frames=pages)
+
+
+def _load_pages(data: bytes, count: int) -> list[int]:
+    """Decode the pages after the first, and return the numbers of those that Pillow has no mode or codec for.
+
+    Raises:
+        Unfit: ``truncated``, ``corrupt``.
+    """
+    strange = []
+    with Image.open(io.BytesIO(data), formats=pictures.PILLOW_FORMATS["tiff"]) as picture:
+        for page in range(1, count):
+            try:
+                picture.seek(page)
+            except (SyntaxError, KeyError):
+                strange.append(page)
+                continue
+            except EOFError:
+                break
+            try:
+                picture.load()
+            # OSError, ValueError, struct.error and others: its strips are as they should be, but do not decode.
+            except Exception as error:
+                raise Unfit("corrupt", f"page {page}: the decoder says: {type(error).__name__}: {error}") from error
+    return strange

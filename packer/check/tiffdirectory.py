@@ -16,7 +16,7 @@ __all__ = ["Directory", "directories"]
 
 # Tags that say where and what the pixels are.
 WIDTH, LENGTH, BITS, COMPRESSION, PHOTOMETRIC, FILL_ORDER = 256, 257, 258, 259, 262, 266
-STRIP_OFFSETS, SAMPLES, ROWS_PER_STRIP, STRIP_COUNTS, PLANAR, FAX_OPTIONS = 273, 277, 278, 279, 284, 292
+STRIP_OFFSETS, ORIENTATION, SAMPLES, ROWS_PER_STRIP, STRIP_COUNTS, PLANAR, FAX_OPTIONS = 273, 274, 277, 278, 279, 284, 292
 COLOR_MAP, TILE_WIDTH, TILE_LENGTH, TILE_OFFSETS, TILE_COUNTS = 320, 322, 323, 324, 325
 EXTRA_SAMPLES, SAMPLE_FORMAT, JPEG_TABLES, SUBSAMPLING = 338, 339, 347, 530
 
@@ -172,6 +172,8 @@ class Directory:
             start = self.number_of(tag)
             if start and _entries_end(self._data, start, self._form) > len(self._data):
                 return f"the {name} directory at byte {start:,} does not fit into the file"
+        if ORIENTATION in self.entries and self.number_of(ORIENTATION) not in range(1, 9):
+            return f"orientation {self.number_of(ORIENTATION)}, there are 1 to 8"
         return ""
 
     def _require_inside(self, tag: int) -> None:
