@@ -158,10 +158,15 @@ def load_manifest(folder: Path) -> Manifest:
         content = json.loads(data)
         return _from_json(content)
     except _ManifestError as problem:
-        raise CorruptDatasetError.at(path, str(problem)) from None
+        raise CorruptDatasetError.at(path, _shortened(str(problem))) from None
     # json raises ValueError and RecursionError, the look-ups below KeyError and TypeError: all mean the same here.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptDatasetError.at(path, f"is no manifest ({type(error).__name__}: {error})") from None
+        raise CorruptDatasetError.at(path, _shortened(f"is no manifest ({type(error).__name__}: {error})")) from None
+
+
+def _shortened(problem: str) -> str:
+    """A sentence may repeat a value of the manifest, which may be as long as the manifest."""
+    return problem if len(problem) <= 500 else f"{problem[:500]} …"
 
 
 def _why_not(folder: Path, path: Path, problem: str) -> DatasetError:
