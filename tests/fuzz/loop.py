@@ -138,5 +138,5 @@ def save(folder: Path, data: bytes, prefix: str = "") -> Path:
 def describe(name: str, data: bytes, error: BaseException) -> str:
     """Save an input with a finding; the finding, its file, and how to see it again."""
     path = save(FINDINGS, data, f"{name}-")
-    what = traceback.format_exception_only(error)[-1].strip()
-    return f"{' '.join(what.split())[:500]}\n  input: {path} ({len(data):,} bytes)\n  again: python -m tests.fuzz {name} --input {path}"
+    what = " ".join(traceback.format_exception_only(error)[-1].split())[:500]
+    return f"{what}\n  input: {path} ({len(data):,} bytes)\n  again: python -m tests.fuzz {name} --input {path}"

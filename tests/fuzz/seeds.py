@@ -6,7 +6,7 @@ import io
 import struct
 import tempfile
 import zlib
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from packer.store import payload_digest
 from tests import inputs
 from tests.fuzz.mutate import join_parts, repair_folder, split_parts
 from tests.strategies import npy_file
+from tests.test_check_lzw import compress, noise
+from tests.tiff_inputs import packbits, page_of, write
 
 __all__ = [
     "JPEG_WORDS",
@@ -29,13 +31,20 @@ __all__ = [
     "NPY_WORDS",
     "PNG_WORDS",
     "SNIFF_WORDS",
+    "TIFF_WORDS",
     "arrays",
+    "bmps",
     "datasets",
     "exif_blocks",
+    "fax_streams",
     "files",
+    "gifs",
     "jpegs",
+    "lzw_streams",
     "manifests",
     "pngs",
+    "tiffs",
+    "webps",
 ]
 
 
@@ -121,6 +130,81 @@ def jpegs() -> list[bytes]:
 
 
 @cache
+def gifs() -> list[bytes]:
+    small = inputs.photo(13, 9).quantize(16)
+    return [
+        _encoded("GIF", small),
+        _encoded("GIF", small, interlace=0, transparency=3),
+        _encoded("GIF", small, save_all=True, append_images=[inputs.photo(13, 9, seed=1)], duration=40, loop=0, comment=b"c"),
+        _encoded("GIF", inputs.photo(90, 70).convert("1")),
+    ]
+
+
+@cache
+def webps() -> list[bytes]:
+    small = inputs.photo(13, 9)
+    exif = b"Exif\0\0" + _exif_block(">", 8)
+    return [
+        _encoded("WEBP", small),
+        _encoded("WEBP", small, lossless=True),
+        _encoded("WEBP", small.convert("RGBA"), exif=exif, icc_profile=bytes(40), xmp=b"<x/>"),
+        _encoded("WEBP", small, save_all=True, append_images=[inputs.photo(13, 9, seed=1)]),
+    ]
+
+
+@cache
+def bmps() -> list[bytes]:
+    small = inputs.photo(13, 9)
+    made = [_encoded("BMP", small.convert(mode)) for mode in ("1", "L", "P", "RGB", "RGBA")]
+    # Pillow writes no packed ones: 4 × 2 pixels of 8 bits, a run and a literal.
+    rows = bytes.fromhex("04 01 00 00 00 03 01 02 03 00 01 00 00 01")
+    header = struct.pack("<IiiHHIIiiII", 40, 4, 2, 1, 8, 1, len(rows), 0, 0, 4, 4)
+    packed = b"BM" + struct.pack("<IHHI", 14 + 40 + 16 + len(rows), 0, 0, 14 + 40 + 16) + header + bytes(range(16)) + rows
+    return [*made, packed]
+
+
+@cache
+def tiffs() -> list[bytes]:
+    small = inputs.photo(13, 9)
+    pixels = np.asarray(inputs.photo(40, 33))
+    pack = partial(packbits, row=39)
+    two = [page_of(pixels[:9, :13], zlib.compress, 8), page_of(pixels[:5, :6])]
+    return [
+        *(_encoded("TIFF", small, compression=name) for name in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg")),
+        *(_encoded("TIFF", inputs.photo(90, 9).convert("1"), compression=name) for name in ("group3", "group4", "tiff_ccitt")),
+        _encoded("TIFF", small.convert("P")),
+        write(page_of(pixels, zlib.compress, 8, tile=(16, 16))),
+        write(page_of(pixels[:9, :13], planar=True, rows=4, order=">"), order=">"),
+        write(page_of(pixels[:9, :13, :1].astype("<u2") * 99), big=True),
+        write(page_of(pixels[:9, :13], pack, 32773, rows=4)),
+        write(*two),
+    ]
+
+
+@cache
+def lzw_streams() -> list[bytes]:
+    """A byte for the form, and a stream."""
+    made = []
+    for literal_bits, msb_first in ((2, False), (4, False), (8, False), (8, True)):
+        for runs in (1, 40):
+            stream = compress(noise(900, literal_bits, runs=runs), literal_bits, msb_first, 700)
+            made.append(bytes([literal_bits | msb_first << 7]) + stream)
+    return made
+
+
+@cache
+def fax_streams() -> list[bytes]:
+    """A byte each for scheme, options and rows, and the codes; a row has 90 pixels."""
+    made = []
+    for scheme, name in ((2, "tiff_ccitt"), (3, "group3"), (4, "group4")):
+        with Image.open(io.BytesIO(_encoded("TIFF", inputs.photo(90, 9).convert("1"), compression=name))) as picture:
+            tags, data = picture.tag_v2, picture.fp.getvalue()  # type: ignore[attr-defined,union-attr]
+        start, size = tags[273][0], tags[279][0]
+        made.append(bytes([scheme, tags.get(292, 0), 9]) + data[start : start + size])
+    return made
+
+
+@cache
 def files() -> list[bytes]:
     """One file of each type, and the beginnings of what is refused by name."""
     small = inputs.photo(13, 9)
@@ -143,6 +227,13 @@ def files() -> list[bytes]:
 PNG_WORDS = tuple(b"IHDR PLTE IDAT IEND tRNS acTL fcTL fdAT eXIf tEXt zTXt iTXt iCCP gAMA sRGB pHYs sBIT zzZz QQQQ".split())
 JPEG_WORDS = tuple(b"\xff" + bytes([marker]) for marker in (0, 1, 0xFF, *range(0xC0, 0xCF), *range(0xD0, 0xE3), 0xEE, 0xFE))
 JPEG_WORDS += (b"Exif\0\0", b"MPF\0", b"Adobe\0d\0\0\0\0", b"ICC_PROFILE\0\1\1", b"\xff\xda\0\x08\x01\x01\0\0\x3f\0")
+# Tags, and types with a count of one, in both orders of bytes.
+TIFF_WORDS = tuple(
+    struct.pack(f"{order}{'H' * len(values)}", *values)
+    for order in "<>"
+    for values in ((256,), (257,), (258,), (259,), (262,), (266,), (273,), (277,), (278,), (279,), (284,), (292,), (317,),
+                   (320,), (322,), (324,), (339,), (347,), (530,), (34_665,), (3, 1), (4, 1), (16, 1), (32_773,), (34_712,))
+)  # fmt: skip
 SNIFF_WORDS = tuple(
     b"<title |<title>|</title|<html|<body|<svg|<?xml|ftyp|avif|heic|mif1|RIFF|WEBP|BM|GIF89a|II*\0|MM\0*|\xff\xd8\xff|PK\3\4"
     b"|\xef\xbb\xbf|\x89PNG\r\n\x1a\n|\x93NUMPY|%PDF|\0\0\1\0|{\"|\x80\4"

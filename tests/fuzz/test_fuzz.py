@@ -25,6 +25,11 @@ VALID = {
     "exif": r"orientation \d",
     "sniff": r"\w+",
     "any": r"kept|not_an_image|unsupported_format|corrupt",
+    "gif": "kept",
+    "webp": "kept",
+    "tiff": "kept",
+    "lzw": "ended True, bad False",
+    "fax": r"\d  ended False",
     "manifest": "read",
     "dataset": "payload$",
 }
@@ -51,6 +56,14 @@ FOUND: dict[str, tuple[str, Callable[[], bytes]]] = {
     "two class names that are the same number": (
         "manifest",
         lambda: repair_manifest(manifests()[1].replace(b'"12"', b'"07"')),
+    ),
+    "a manifest whose mistake is long": (
+        "manifest",
+        lambda: repair_manifest(manifests()[0].replace(b'"folder"', b'"%s"' % (b"0" * 5_000))),
+    ),
+    "fields of a manifest that are one long list": (
+        "manifest",
+        lambda: repair_manifest(manifests()[0].replace(b'"samples": 4', b'"samples": [%s]' % b",".join([b"0"] * 5_000))),
     ),
 }
 """Inputs of earlier findings: a target, and how the input is made."""
