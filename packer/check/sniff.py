@@ -108,7 +108,7 @@ def _refuse(data: bytes) -> None:
         if data.startswith(start):
             raise Unfit("not_an_image", what)
     if not data.strip(b"\0"):
-        raise Unfit("corrupt", f"nothing but zero bytes in the first {len(data):,}")
+        raise Unfit("corrupt", f"begins with {len(data):,} zero bytes, and nothing else was found")
     for start, kind in _STARTS[:-1]:
         at = data[:64].find(start)
         if at > 0:
