@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
+
 __all__ = ["HUFFMAN", "T4", "T6", "Fax", "walk"]
 
 HUFFMAN, T4, T6 = 2, 3, 4
@@ -126,8 +128,10 @@ def _fill(table: list[tuple[int, int]], code: str, width: int, value: int) -> No
 
 class _Walk:
     def __init__(self, data: bytes, scheme: int, options: int, width: int) -> None:
-        self._data = data + bytes(8)
         self._bits = 8 * len(data)
+        # The four bytes that begin at each byte: the next 24 bits, whichever bit of the first they begin at.
+        padded = data + bytes(16)
+        self._words = np.ndarray((len(data) + 12,), ">u4", padded, strides=(1,)).astype(np.uint32).data
         self._scheme = scheme
         self._options = options
         self._width = width
@@ -180,7 +184,7 @@ class _Walk:
         if self._next(11):
             return False
         at = self._at + 11
-        while at < self._bits and not self._data[at >> 3] >> (7 - (at & 7)) & 1:
+        while at < self._bits and not self._words[at >> 3] >> (31 - (at & 7)) & 1:
             at += 1
         if at >= self._bits:
             raise _End("the data end")
@@ -192,18 +196,18 @@ class _Walk:
         changes: list[int] = []
         end = 0
         while end < self._width:
-            end += self._run(len(changes) & 1)
+            end = self._run(end, len(changes) & 1)
             changes.append(end)
         return self._finish(changes, end)
 
     def _row_by(self, reference: list[int]) -> list[int]:
         """Where the colour changes in a row that is coded by the row above."""
-        width, modes = self._width, _modes()
+        width, words, modes = self._width, self._words, _modes()
         changes: list[int] = []
         end = index = 0
         is_start = True
         while end < width:
-            mode, bits = modes[self._next(7)]
+            mode, bits = modes[words[self._at >> 3] >> (25 - (self._at & 7)) & 127]
             if not bits:
                 raise _Fault("no such code")
             self._at += bits
@@ -215,7 +219,7 @@ class _Walk:
                 end = reference[index + 1]
             elif mode == _HORIZONTAL:
                 for colour in (len(changes) & 1, ~len(changes) & 1):
-                    end += self._run(colour)
+                    end = self._run(end, colour)
                     changes.append(end)
             else:
                 place = reference[index] + mode
@@ -223,7 +227,7 @@ class _Walk:
                     raise _Fault("a row goes back")
                 end = place
                 changes.append(end)
-                index += 1 if not index else -1
+                index += -1 if index else 1
         return self._finish(changes, end)
 
     def _finish(self, changes: list[int], end: int) -> list[int]:
@@ -232,19 +236,19 @@ class _Walk:
         changes += [self._width] * 4
         return changes
 
-    def _run(self, colour: int) -> int:
-        """Length of the next run of a colour."""
-        table, total = _runs()[colour], 0
+    def _run(self, end: int, colour: int) -> int:
+        """Where the run of a colour ends that begins here."""
+        table, words, width, at = _runs()[colour], self._words, self._width, self._at
         while True:
-            length, bits = table[self._next(_LONGEST)]
+            length, bits = table[words[at >> 3] >> (19 - (at & 7)) & 8191]
             if not bits:
+                self._at = at
                 raise _Fault("no such code")
-            self._at += bits
-            total += length
-            if length < 64:
-                return total
-            if total > self._width:
-                raise _Fault(f"a run of {total:,} pixels, the row has {self._width:,}")
+            at += bits
+            end += length
+            if length < 64 or end > width:
+                self._at = at
+                return end
 
     def _is_end(self) -> bool:
         """Whether what follows is an end mark, or no more than fills up the last bytes."""
@@ -271,5 +275,4 @@ class _Walk:
     def _next(self, count: int, shift: int = 0) -> int:
         """The next bits (24 at most), zeros behind the end; they stay the next."""
         at = self._at + shift
-        word = int.from_bytes(self._data[at >> 3 : (at >> 3) + 4], "big")
-        return word >> (32 - (at & 7) - count) & ((1 << count) - 1)
+        return self._words[at >> 3] >> (32 - (at & 7) - count) & ((1 << count) - 1)
