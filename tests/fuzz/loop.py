@@ -109,7 +109,8 @@ def fuzz(name: str, *, runs: float = math.inf, seconds: float = math.inf, corpus
         try:
             outcome = _VARYING.sub("", examine(target, data))[:200]
         except Exception as error:
-            result.findings.setdefault(place(error), describe(name, data, error))
+            if (where := place(error)) not in result.findings:
+                result.findings[where] = describe(name, data, error)
             continue
         if outcome not in result.outcomes:
             result.outcomes.add(outcome)
