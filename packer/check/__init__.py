@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from packer.check import gif, jpeg, npy, pictures, png, tiff, webp
+from packer.check import bmp, gif, jpeg, npy, pictures, png, tiff, webp
 from packer.check.sniff import sniff
 from packer.check.verdict import Finding
 from packer.checksums import require_checksum
@@ -103,6 +103,8 @@ def _look(data: bytes, settings: CheckSettings) -> Finding:
         return gif.check(data, settings.max_pixels)
     if kind == "webp":
         return webp.check(data, settings.max_pixels)
+    if kind == "bmp":
+        return bmp.check(data, settings.max_pixels)
     return pictures.check(data, kind, settings.max_pixels)
 
 
