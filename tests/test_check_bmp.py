@@ -119,7 +119,7 @@ DAMAGED = {
     "RLE8 cut inside a step": (bmp(RUN + EOL + b"\0\2\1", compression=R), CUT, "1 of 4 rows and 0 pixels.* inside a code"),
     "RLE8 with an early end code": (bmp(RUN + EOL + END, compression=R), BAD, "1 of 4 rows and 0 pixels, then the end code"),
     "RLE8, a run that is too long": (
-        bmp(b"\x06\1\x09\1\1\1" + EOL + RLE8[4:], compression=R), BAD, "0 of 4 rows and 10 pixels, then a run before byte 1,082",
+        bmp(b"\x06\1\x09\1\1\1" + EOL + RLE8[4:], compression=R), BAD, "0 of 4 rows and 10 pixels, then a run before byte 1,0",
     ),
     "RLE8 with pixels beyond its row": (bmp(RUN + MIXED[2:] + RLE8[4:], compression=R), BAD, "5 pixels at byte 1,080 reach"),
     "RLE8 with a step out of the picture": (bmp(b"\0\2\x0b\0", compression=R), BAD, "a step at byte 1,078 leads out"),
