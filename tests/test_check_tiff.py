@@ -202,6 +202,11 @@ def with_value(data: bytes, tag: int, value: int) -> bytes:
     return data[:at] + value.to_bytes(4, "little") + data[at + 4 :]
 
 
+def with_value_of(data: bytes, tag: int, other: int) -> bytes:
+    at = entry_of(data, other) + 8
+    return with_value(data, tag, int.from_bytes(data[at : at + 4], "little"))
+
+
 def renamed(data: bytes, tag: int, other: int) -> bytes:
     at = entry_of(data, tag)
     return data[:at] + other.to_bytes(2, "little") + data[at + 2 :]
@@ -234,6 +239,9 @@ DAMAGED = {
     "wider than its strips": (with_value(write(page_of(RGB)), 256, 76), "truncated", "3,648 are promised"),
     "strip in the header": (with_value(ONE_STRIP, 273, 4), "corrupt", "lie on others"),
     "strip on the directory": (with_value(ONE_STRIP, 273, len(ONE_STRIP) - 12_000), "corrupt", "lie on others"),
+    "offsets that are the sizes": (
+        with_value_of(write(page_of(RGB)), 273, 279), "corrupt", "tags 273 and 279 have the same values, at byte",
+    ),
     "strip behind the end": (with_value(ONE_STRIP, 273, 99_999), "truncated", "begins at byte 99,999, the file has"),
     "tile missing": (
         write(page_of(RGB, tile=(32, 32), offsets=lambda true: [*true[:-1], 0])), "truncated", "tile 5 is missing, its offset",
@@ -258,6 +266,9 @@ DAMAGED = {
     "second page": (
         write(page_of(GREY), page_of(RGB, spoiled(zlib.compress, wrong_end), 8)), "corrupt", "page 1: strip 1 at byte",
     ),
+    "second page without a size": (
+        write(page_of(GREY), _without(page_of(GREY), 256)), "corrupt", "page 1: the decoder says: TypeError: Missing dimens",
+    ),
     "next directory behind the end": (write(page_of(GREY))[:-4] + b"\0\0\1\0", "truncated", "directory 1 at byte 65,536"),
     "LZW, zeros inside": (in_strips(LZW, 0, zeroed), "(corrupt|truncated)", "strip 0 at byte"),
     "PackBits, cut": (
@@ -276,6 +287,10 @@ DAMAGED = {
     "tag without values": (write(page_of(RGB, tags={258: (3, [])})), "corrupt", "tag 258 has 0 values, some are expected"),
     "tag with a value that does not exist": (
         write(page_of(RGB, tags={284: (3, [17])})), "corrupt", "tag 284 has the value 17, 1 to 2 exist",
+    ),
+    "tag twice": (renamed(write(page_of(RGB)), 278, 257), "corrupt", "tag 257 has two entries that differ"),
+    "palette too short": (
+        write(page_of(GREY, tags={262: (3, [3]), 320: (3, [0] * 700)})), "corrupt", "a palette of 700 numbers, 768 are",
     ),
     "tag whose number is damaged": (
         renamed(write(page_of(GREY)), 262, 262 ^ 1024), "corrupt", "tag 262 is missing, and the tags are not in order: 256, 2",
@@ -361,6 +376,14 @@ def test_pages_beyond_the_budget_are_not_unpacked() -> None:
     small = CheckSettings(max_pixels=GREY.size)
     assert isinstance(judge(data, small), Kept)
     assert isinstance(judge(data), Skipped)
+
+
+def test_a_page_whose_size_is_damaged_does_not_escape_by_it() -> None:
+    first = page_of(GREY)
+    data = write(first, page_of(GREY, tags={257: (4, [10**6] * 2)}))
+    verdict = judge(data, CheckSettings(max_pixels=10 * GREY.size))
+    assert isinstance(verdict, Skipped)
+    assert verdict.detail == "page 1: tag 257 has 2 values, one is expected"
 
 
 def test_a_picture_larger_than_the_limit_is_not_unpacked() -> None:

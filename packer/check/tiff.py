@@ -41,6 +41,7 @@ def check(data: bytes, max_pixels: int) -> Finding:
     for directory in directories(data):
         pages += 1
         try:
+            directory.require_pixel_tags()
             width, length = directory.number_of(WIDTH), directory.number_of(LENGTH)
             spent += width * length
             if directory.number and spent > max_pixels:
@@ -67,7 +68,6 @@ def check(data: bytes, max_pixels: int) -> Finding:
 
 
 def _check_picture(data: bytes, directory: Directory, max_pixels: int) -> None:
-    directory.require_pixel_tags()
     raster = raster_of(directory)
     if raster is None:
         return
@@ -163,11 +163,16 @@ def _load_pages(data: bytes, count: int) -> list[int]:
             except (SyntaxError, KeyError):
                 strange.append(page)
                 continue
-            except EOFError:
-                break
+            # Pillow raises TypeError, ValueError, OSError, struct.error and others for what it cannot set up or decode.
+            except Exception as error:
+                raise _undecoded(page, error) from error
             try:
                 picture.load()
-            # OSError, ValueError, struct.error and others: its strips are as they should be, but do not decode.
+            # The same classes again.
             except Exception as error:
-                raise Unfit("corrupt", f"page {page}: the decoder says: {type(error).__name__}: {error}") from error
+                raise _undecoded(page, error) from error
     return strange
+
+
+def _undecoded(page: int, error: Exception) -> Unfit:
+    return Unfit("corrupt", f"page {page}: the decoder says: {type(error).__name__}: {error}")

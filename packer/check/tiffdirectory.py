@@ -29,6 +29,9 @@ LISTS = (
     BITS, STRIP_OFFSETS, STRIP_COUNTS, COLOR_MAP, TILE_OFFSETS, TILE_COUNTS, EXTRA_SAMPLES, SAMPLE_FORMAT, JPEG_TABLES,
     SUBSAMPLING,
 )  # fmt: skip
+_DIFFERENT = ((STRIP_OFFSETS, STRIP_COUNTS), (TILE_OFFSETS, TILE_COUNTS))
+_UNDEFINED = 7  # type of bytes
+_PALETTE = 3  # kind of pixels
 _CHOICES = {PLANAR: (1, 2), FILL_ORDER: (1, 2), PREDICTOR: (1, 2, 3)}
 _EXPECTED = (BITS, COMPRESSION, PHOTOMETRIC)  # of every picture, but some writers leave one out
 _SUBDIRECTORIES = {34665: "EXIF", 34853: "GPS"}
@@ -51,8 +54,8 @@ _SIZES = {
     17: 8,
     18: 8,
 }  # bytes by type
-# struct's letters of the integers. 7 is "undefined", for the tables of JPEG.
-_INTEGERS = {1: "B", 3: "H", 4: "L", 6: "b", 7: "B", 8: "h", 9: "l", 13: "L", 16: "Q", 17: "q", 18: "Q"}
+# struct's letters of the integers.
+_INTEGERS = {1: "B", 3: "H", 4: "L", 6: "b", 8: "h", 9: "l", 13: "L", 16: "Q", 17: "q", 18: "Q"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +91,14 @@ class Directory:
         start: its offset.
         end: where it ends, the offset of the next one included.
         entries: by tag, the type, the number of values, and the offset of the first value. The last entry of a tag holds.
+        twice: tags with entries that differ.
     """
 
     number: int
     start: int
     end: int
     entries: dict[int, tuple[int, int, int]]
+    twice: list[int]
     _data: bytes = field(repr=False)
     _form: _Form = field(repr=False)
 
@@ -151,7 +156,7 @@ class Directory:
             if tag not in self.entries:
                 continue
             kind, count, _ = self.entries[tag]
-            if kind not in _INTEGERS:
+            if kind not in _INTEGERS and not (tag == JPEG_TABLES and kind == _UNDEFINED):
                 raise Unfit("corrupt", f"the values of tag {tag} have type {kind}, integers are expected")
             if count != 1 and (not count or tag in _SINGLE):
                 raise Unfit("corrupt", f"tag {tag} has {count:,} values, {'one is' if tag in _SINGLE else 'some are'} expected")
@@ -159,6 +164,14 @@ class Directory:
         for tag, choices in _CHOICES.items():
             if (value := self.number_of(tag, choices[0])) not in choices:
                 raise Unfit("corrupt", f"tag {tag} has the value {value:,}, {choices[0]} to {choices[-1]} exist")
+        depth, found = self.number_of(BITS, 1), self.count(COLOR_MAP)
+        if self.number_of(PHOTOMETRIC) == _PALETTE and depth <= 16 and found != 3 << depth:
+            raise Unfit("corrupt", f"a palette of {found:,} numbers, {3 << depth:,} are promised by {depth} bits")
+        for one, other in _DIFFERENT:
+            if self.count(one) and self.extent(one) == self.extent(other):
+                raise Unfit("corrupt", f"tags {one} and {other} have the same values, at byte {self.extent(one)[0]:,}")
+        if ambiguous := [tag for tag in self.twice if tag in (*_SINGLE, *LISTS)]:
+            raise Unfit("corrupt", f"tag {ambiguous[0]} has two entries that differ")
         missing = [tag for tag in _EXPECTED if tag not in self.entries]
         if missing and list(self.entries) != sorted(self.entries):
             raise Unfit("corrupt", f"tag {missing[0]} is missing, and the tags are not in order: {_shown(self.entries)}")
@@ -225,14 +238,17 @@ def _read(data: bytes, start: int, form: _Form, number: int) -> Directory:
         needed, left = end - start, max(0, len(data) - start)
         raise Unfit("truncated", f"directory {number} at byte {start:,} needs {needed:,} bytes, {left:,} are left")
     entries: dict[int, tuple[int, int, int]] = {}
+    twice: list[int] = []
     wide = form.offset_bytes
     for at in range(start + form.head_bytes, end, form.entry_bytes):
         tag, kind, count = form.number(data, at, 2), form.number(data, at + 2, 2), form.number(data, at + 4, wide)
         value = at + 4 + wide
         if _SIZES.get(kind, 0) * count > wide:
             value = form.number(data, value, wide)
+        if entries.get(tag, (kind, count, value)) != (kind, count, value):
+            twice.append(tag)
         entries[tag] = (kind, count, value)
-    return Directory(number, start, end + wide, entries, data, form)
+    return Directory(number, start, end + wide, entries, twice, data, form)
 
 
 def _shown(entries: Iterable[int]) -> str:
