@@ -115,7 +115,7 @@ def _guided(name: str, seconds: float, corpus: Path | None, seed: int) -> int:
             f"-seed={seed % 2**31}",
         ]
         arguments += [
-            f"-dict={words}",
+            *([f"-dict={words}"] if target.words else []),
             "-timeout=60",
             "-rss_limit_mb=3000",
             f"-artifact_prefix={scratch}/",

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from packer.check import CheckSettings, check_bytes, fax, gif, jpeg, lzw, npy, png, tiff, webp
+from packer.check import CheckSettings, bmp, check_bytes, fax, gif, jpeg, lzw, npy, png, tiff, webp
 from packer.check.jpegmarkers import walk
 from packer.check.sniff import sniff
 from packer.check.verdict import Finding
@@ -169,6 +169,10 @@ def _gif(data: bytes) -> str:
 
 def _webp(data: bytes) -> str:
     return _picture(data, webp.check)
+
+
+def _bmp(data: bytes) -> str:
+    return _picture(data, bmp.check, (*_PICTURE_CODES, "unsupported_format"))
 
 
 def _tiff(data: bytes) -> str:
@@ -327,6 +331,9 @@ TARGETS: dict[str, Target] = {
     "any": Target(_any_file, seeds.files, seeds.SNIFF_WORDS),
     "gif": Target(_gif, seeds.gifs, (b"!\xf9\4", b"!\xfe", b"!\xff\x0bNETSCAPE2.0", b",\0\0\0\0", b";"), runs=1_000),
     "webp": Target(_webp, seeds.webps, tuple(b"RIFF WEBP VP8 VP8L VP8X ALPH ANIM ANMF EXIF ICCP XMP_".split()), runs=500),
+    "bmp": Target(
+        _bmp, seeds.bmps, (b"BM", b"\0\0\0\x01\0\4", *(bytes([n, 0, 0, 0]) for n in (12, 40, 64, 108, 124))), runs=1_000
+    ),
     "tiff": Target(_tiff, seeds.tiffs, seeds.TIFF_WORDS, runs=700),
     "lzw": Target(_lzw, seeds.lzw_streams, runs=400),
     "fax": Target(_fax, seeds.fax_streams),

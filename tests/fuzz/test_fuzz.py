@@ -32,6 +32,7 @@ VALID = {
     "any": r"kept|not_an_image|unsupported_format|corrupt",
     "gif": "kept",
     "webp": "kept",
+    "bmp": "kept",
     "tiff": "kept",
     "lzw": "ended True, bad False",
     "fax": r"\d  ended False",
