@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from packer import exif
 from packer.check import pictures
+from packer.check.pngmetadata import CHUNKS, Metadata
 from packer.check.verdict import Finding, require_pixels
 from packer.model import Note, Unfit
 from packer.pngchunks import Chunk, chunks
@@ -55,6 +56,8 @@ class _Walk:
     exif: bytes | None = None
     frames: list[_Frame] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    metadata: Metadata = field(default_factory=Metadata)
+    faulty: set[bytes] = field(default_factory=set)
     last: bytes = b""
     end: int = 0
 
@@ -97,8 +100,10 @@ def _walk_chunks(data: bytes, max_pixels: int) -> _Walk:
             raise Unfit(
                 "truncated", f"chunk {_name(chunk)} at byte {chunk.start:,} has {chunk.length:,} bytes, {left:,} are left"
             )
-        _require_checksum(found, view, chunk)
+        is_sound = _has_checksum(found, view, chunk)
         _take(found, view, chunk)
+        if is_sound and chunk.type in CHUNKS:
+            _look_at_metadata(found, view, chunk)
         found.last, found.end = chunk.type, chunk.start + chunk.length + 4
     if found.last != b"IEND":
         raise Unfit("truncated", f"ends after chunk {found.last.decode('latin-1') or 'nothing'}, there is no IEND")
@@ -122,14 +127,24 @@ def _read_header(found: _Walk, header: bytes) -> None:
     found.width, found.height, found.depth, found.colour, found.interlaced = width, height, depth, colour, bool(interlacing)
 
 
-def _require_checksum(found: _Walk, view: memoryview, chunk: Chunk) -> None:
+def _has_checksum(found: _Walk, view: memoryview, chunk: Chunk) -> bool:
     end = chunk.start + chunk.length
     stored = int.from_bytes(view[end : end + 4], "big")
     if zlib.crc32(view[chunk.start - 4 : end]) == stored:
-        return
+        return True
     if chunk.type in _MATTER:
         raise Unfit("corrupt", f"chunk {_name(chunk)} at byte {chunk.start:,} has a wrong checksum")
     found.notes.append(Note("bad_metadata", f"chunk {_name(chunk)} has a wrong checksum"))
+    return False
+
+
+def _look_at_metadata(found: _Walk, view: memoryview, chunk: Chunk) -> None:
+    if chunk.type in found.faulty:  # one note for each type: a file can have thousands of texts
+        return
+    fault = found.metadata.fault(chunk.type, bytes(view[chunk.start : chunk.start + chunk.length]))
+    if fault:
+        found.faulty.add(chunk.type)
+        found.notes.append(Note("bad_metadata", f"chunk {_name(chunk)} at byte {chunk.start:,} cannot be read: {fault}"))
 
 
 def _take(found: _Walk, view: memoryview, chunk: Chunk) -> None:
