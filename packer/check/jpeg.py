@@ -10,6 +10,7 @@ from __future__ import annotations
 import simplejpeg
 
 from packer.check import pictures
+from packer.check.jpegholes import find_hole
 from packer.check.jpegmarkers import walk
 from packer.check.verdict import Finding, require_pixels
 from packer.exif import orientation_or_note
@@ -45,6 +46,11 @@ def check(data: bytes, max_pixels: int) -> Finding:
         raise Unfit(
             "truncated",
             f"its {markers.scans} scans leave {markers.unfinished} of {markers.components} components unfinished",
+        )
+    hole = find_hole(data)
+    if hole != -1:
+        raise Unfit(
+            "corrupt", f"zeros from byte {hole:,} on that its Huffman tables give no sense, as a lost sector leaves them"
         )
     frames = 1
     if markers.mpf is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from packer.model import Unfit
 
-__all__ = ["Markers", "walk"]
+__all__ = ["Markers", "next_marker", "walk"]
 
 # In entropy-coded data 0xff is followed by a zero byte; restart markers 0xd0 to 0xd7 belong to the data.
 # No repetition of 0xff, or a run of n of them costs n² steps: 16 kB took 1.5 s, and files are filled up with it.
@@ -75,7 +75,7 @@ def walk(data: bytes, *, whole: bool) -> Markers:
     found = Markers()
     position = 2
     while True:
-        marker, position = _next_marker(data, position)
+        marker, position = next_marker(data, position)
         if marker == -1:
             break
         if marker in _ALONE:
@@ -117,7 +117,7 @@ def _short_code(data: bytes) -> str:
     return "corrupt" if data.endswith(b"\xff\xd9") else "truncated"
 
 
-def _next_marker(data: bytes, position: int) -> tuple[int, int]:
+def next_marker(data: bytes, position: int) -> tuple[int, int]:
     """The next marker at or after a position, and where it ends; -1 at the end of the file."""
     match = _NEXT_MARKER.search(data, position)
     if match is None:
