@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from packer.model import TYPES, display_name
 
-__all__ = ["CANDIDATE_SUFFIXES", "SYSTEM_NAMES", "clashes", "shown_suffix"]
+__all__ = ["CANDIDATE_SUFFIXES", "SYSTEM_NAMES", "clashes", "shown_suffix", "suffix_of"]
 
 # Formats that packer cannot keep, but that stand among pictures and would be missed: they get a row in the report.
 _TO_REFUSE = ("heic", "heif", "npz")
@@ -21,6 +21,12 @@ SYSTEM_NAMES = frozenset(
     {b"__MACOSX", b"Thumbs.db", b"desktop.ini", b"@eaDir", b"$RECYCLE.BIN", b"System Volume Information", b"lost+found"}
 )
 """What systems leave behind. Names that begin with a dot are hidden everywhere and need no entry."""
+
+
+def suffix_of(name: bytes) -> bytes:
+    """The extension in lower case, empty where there is none. A space behind it, as some exports leave, costs no picture."""
+    stem, dot, suffix = name.rpartition(b".")
+    return suffix.rstrip().lower() if dot and stem else b""
 
 
 def clashes(names: Callable[[], Iterable[bytes]]) -> Iterator[tuple[bytes, bytes]]:

@@ -19,7 +19,7 @@ from packer.errors import InputError
 from packer.labels import KnownClasses, number_classes, refuse_loose_files, refuse_splits
 from packer.listing import Listing
 from packer.model import NO_LABEL, Note, display_name
-from packer.names import CANDIDATE_SUFFIXES, SYSTEM_NAMES, clashes, shown_suffix
+from packer.names import CANDIDATE_SUFFIXES, SYSTEM_NAMES, clashes, shown_suffix, suffix_of
 
 __all__ = ["is_packed_dataset", "scan"]
 
@@ -220,9 +220,9 @@ class _Scan:
                             continue
                         records.append(name + b"\0" + _TAIL.pack(_FOLDER, 0, 0))
                         continue
-                    stem, dot, suffix = name.rpartition(b".")
-                    if not dot or not stem or suffix.lower() not in CANDIDATE_SUFFIXES:
-                        ignored[shown_suffix(suffix) if dot and suffix else "(no extension)"] += 1
+                    suffix = suffix_of(name)
+                    if suffix not in CANDIDATE_SUFFIXES:
+                        ignored[shown_suffix(suffix)] += 1
                         continue
                     if entry.is_symlink():
                         records.append(name + b"\0" + _TAIL.pack(_REFUSED, 0, 0))

@@ -20,6 +20,7 @@ from packer.check.verdict import Finding
 from packer.checksums import require_checksum
 from packer.files import read_regular_file
 from packer.model import DEFAULT_MAX_PIXELS, TYPES_BY_NAME, Kept, Note, Skipped, Unfit, Verdict
+from packer.names import suffix_of
 
 __all__ = ["CheckSettings", "check_bytes", "check_source"]
 
@@ -109,7 +110,7 @@ def _look(data: bytes, settings: CheckSettings) -> Finding:
 
 
 def _extension_mismatch(kind: str, path: bytes) -> tuple[Note, ...]:
-    suffix = os.path.splitext(path)[1][1:].lower().decode("ascii", "replace")
+    suffix = suffix_of(os.path.basename(path)).decode("ascii", "replace")
     if suffix in TYPES_BY_NAME[kind].suffixes:
         return ()
     return (Note("extension_mismatch", f"named .{suffix}, but the content is {kind}"),)
