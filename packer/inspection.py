@@ -65,6 +65,7 @@ class Inspection:
         self._checksums: Checksums | None = None
         self._kept_by_label: Counter[int] = Counter()
         self._duplicates = Duplicates()
+        self._turned = 0
         self.listing = Listing()
         self.samples = 0
         self.payload_bytes = 0
@@ -129,6 +130,7 @@ class Inspection:
                     report.warn(source.name, note.code, note.detail)
                 self.samples += 1
                 self.payload_bytes += verdict.size_bytes
+                self._turned += verdict.orientation > 1
                 self._kept_by_label[source.label] += 1
                 self._duplicates.add(source.index, verdict.size_bytes, verdict.digest)
                 yield source, verdict, payload
@@ -176,6 +178,8 @@ class Inspection:
             "skipped": dict(report.skipped),
             "skipped_examples": report.examples,
             "warned": dict(report.warned),
+            "notes": tuple(note.detail for name, note in self.listing.notes if name is None),
+            "turned": self._turned,
             "ignored": dict(sorted(self.listing.ignored.items())),
         }
 

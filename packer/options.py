@@ -130,6 +130,8 @@ class InputSummary:
         skipped: files skipped, by code.
         skipped_examples: the first few of their paths, by code.
         warned: warnings, by code.
+        notes: warnings about the input as a whole, in full.
+        turned: samples whose Exif orientation says that the stored pixels are not upright.
         ignored: files that were no candidates, by extension.
         seconds: time it took.
     """
@@ -141,6 +143,8 @@ class InputSummary:
     skipped: dict[str, int]
     skipped_examples: dict[str, list[str]]
     warned: dict[str, int]
+    notes: tuple[str, ...]
+    turned: int
     ignored: dict[str, int]
     seconds: float
 

@@ -80,6 +80,10 @@ def emit_findings(summary: InputSummary, report: str) -> None:
             emit(f"  {code}: {', '.join(escape(name) for name in examples)}{more}")
     if summary.warned:
         emit(f"warnings {sum(summary.warned.values()):,}: {listed(summary.warned)}")
+    for note in summary.notes:
+        emit(f"  {escape(note)}")
+    if summary.turned:
+        emit(f"not upright {summary.turned:,}: says their Exif block; kept as they are, orient=True turns them when reading")
     if summary.ignored:
         emit(f"ignored {sum(summary.ignored.values()):,}: {escape(listed(summary.ignored))}")
     if report and (summary.skipped or summary.warned):
