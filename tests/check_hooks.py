@@ -120,7 +120,12 @@ def _allocate(path: bytes) -> None:
 
 def _gulp(path: bytes) -> None:
     """Ten gigabytes, as a decoder asks for them that believes a header."""
-    blocks = [bytearray(64 << 20) for _ in range(160)]
+    bytearray(10 << 30)[0] = 1
+
+
+def _gulp_by_and_by(path: bytes) -> None:
+    """Ten gigabytes in small pieces, all of them used."""
+    blocks = [bytearray(16 << 20) for _ in range(640)]
     blocks[0][0] = 1
 
 
@@ -172,6 +177,7 @@ _DEEDS: dict[str, Any] = {
     "allocate": _allocate,
     "gulp": _gulp,
     "cgulp": _gulp_in_c,
+    "swell": _gulp_by_and_by,
     "sleep": _sleep_as_its_name_says,
 }
 

@@ -21,7 +21,14 @@ from tests.inputs import jpeg, npy, pack, photo, write_tree
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited on Linux only")
 
-CODE_OF = {"exit": "worker_died", "segv": "worker_died", "gulp": "too_large", "cgulp": "too_large", "chang": "timeout"}
+CODE_OF = {
+    "exit": "worker_died",
+    "segv": "worker_died",
+    "gulp": "too_large",
+    "cgulp": "too_large",
+    "swell": "too_large",
+    "chang": "timeout",
+}
 
 
 @pytest.fixture
@@ -37,13 +44,13 @@ def rows(report: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("misbehaving")
 def test_hundred_files_that_kill_hang_and_gulp_cost_themselves_and_nothing_else(tmp_path: Path) -> None:
-    deeds = ["exit"] * 40 + ["segv"] * 30 + ["gulp"] * 12 + ["cgulp"] * 15 + ["chang"] * 3
+    deeds = ["exit"] * 40 + ["segv"] * 30 + ["gulp"] * 12 + ["cgulp"] * 15 + ["swell"] + ["chang"] * 2
     files: dict[str | bytes, bytes] = {f"{'abc'[i % 3]}/good{i:03d}.npy": npy([i]) for i in range(300)}
     # Spread among the good ones, some of them neighbours, and sorted in between by the folder's other names.
     bad = {f"{'abc'[i * 7 % 3]}/{deed}{i}.npy": CODE_OF[deed] for i, deed in enumerate(deeds)}
     root = write_tree(tmp_path / "in", {**files, **dict.fromkeys(bad, npy([0, 0]))})
     started = time.monotonic()
-    summary = pack(root, workers=2, timeout_s=4.0)
+    summary = pack(root, workers=2, timeout_s=8.0)
     assert time.monotonic() - started < 90
     found = {row["path"]: row["code"] for row in rows(summary.report) if row["outcome"] == "skipped"}
     assert found == bad
