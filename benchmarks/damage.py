@@ -27,12 +27,13 @@ from pathlib import Path
 from time import monotonic
 
 from childmemory import child_processes, peak_memory_bytes
+from decoders import known_of, opinions
 from machine import count_cpus
 from mutants import Mutant, make_mutant
-from opinions import EXAMINE, KNOWN, Look, opinions, parse_look
+from opinions import EXAMINE, Look, parse_look
 from options import positive_int
 from specimens import COPIES, VARIANTS, make_specimen
-from tallies import Fault, Result, Unseen
+from tallies import WARNINGS, Fault, Result, Unseen
 
 from packer.check import CheckSettings
 from packer.checkers import CheckPool
@@ -126,19 +127,23 @@ class Campaign:
 
     def _count(self, mutant: Mutant, verdict: Verdict, look: Look) -> None:
         original = mutant.original
-        self.result.cell(original.format, original.variant, mutant.kind).add(look)
+        warnings = {note.code for note in verdict.warnings} if isinstance(verdict, Kept) else set()
+        self.result.cell(original.format, original.variant, mutant.kind).add(look, warnings)
         if isinstance(verdict, Skipped):
             self.result.codes[verdict.code] = self.result.codes.get(verdict.code, 0) + 1
             if verdict.code in _ENDED_BADLY:
                 self._report(mutant.data, Fault(mutant.name, mutant.kind, mutant.start, verdict.code, verdict.detail))
             return
-        complaints = {name: words for name, words in look.noticed.items() if (original.format, name) not in KNOWN}
+        known = {name: known_of(original.format, name, words) for name, words in look.noticed.items()}
+        complaints = {name: words for name, words in look.noticed.items() if known[name] is None}
         if complaints:
             said = "; ".join(f"{name}: {words}" for name, words in complaints.items())
             self._report(mutant.data, Fault(mutant.name, mutant.kind, mutant.start, "noticed", said))
         elif look.reader != "equal":
+            for reason in dict.fromkeys(reason for reason in known.values() if reason is not None):
+                self.result.known[reason.why] = self.result.known.get(reason.why, 0) + 1
             self.result.unseen.append(Unseen(mutant.name, mutant.kind, mutant.start, mutant.length, sorted(look.noticed)))
-        elif look.later and not verdict.warnings:
+        elif look.later and warnings.isdisjoint(WARNINGS):
             self._report(mutant.data, Fault(mutant.name, mutant.kind, mutant.start, "untold", look.later))
 
     def _report(self, data: bytes, fault: Fault) -> None:

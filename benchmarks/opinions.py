@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
-import importlib.util
 import io
 import json
 import logging
@@ -25,6 +23,7 @@ from typing import IO, Any
 import numpy as np
 import simplejpeg
 import xxhash
+from decoders import load_npy, opinions
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -35,21 +34,7 @@ from packer.index import Record
 from packer.model import TYPES_BY_NAME, Skipped
 
 EXAMINE = "opinions:examine"
-OPTIONAL = {"cv2": "OpenCV", "imagecodecs": "imagecodecs", "tifffile": "tifffile"}
-"""Decoders that are asked where they are installed: module, name."""
-
-KNOWN = {
-    (
-        "avif",
-        "OpenCV",
-    ): "OpenCV decodes AV1 with libaom, which looks at the padding where the arithmetic decoder stops; the packages "
-    "of Pillow on PyPI have dav1d alone, which does not, so neither the check nor the reader can",
-}
-"""Complaints, by format and decoder, that the check cannot know of; why."""
-
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}|\[[^\]]*\d+:\d+@[\d.]+\]|@[\d.]+")
-_PICTURES = frozenset({"jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"})
-_ANIMATED = frozenset({"gif", "png", "webp", "avif"})  # or can be
 
 Frames = tuple[tuple[object, ...], ...]
 
@@ -93,21 +78,6 @@ def parse_look(text: str) -> Look:
     return Look(**json.loads(text))
 
 
-@cache
-def opinions() -> dict[str, Callable[[bytes, str], object]]:
-    """Decoders by name; each takes bytes and type, and raises or prints where it notices anything."""
-    found: dict[str, Callable[[bytes, str], object]] = {
-        "Pillow": _ask_pillow,
-        "simplejpeg": _ask_simplejpeg,
-        "numpy": _ask_numpy,
-    }
-    asked = {"cv2": _ask_opencv, "imagecodecs": _ask_imagecodecs, "tifffile": _ask_tifffile}
-    for module, name in OPTIONAL.items():
-        if importlib.util.find_spec(module) is not None:
-            found[name] = asked[module]
-    return found
-
-
 def _compare(decode: Callable[[bytes], Frames], data: bytes, original: Path) -> str:
     try:
         with _quiet():
@@ -137,7 +107,7 @@ def _summary(pixels: NDArray[Any], *more: object) -> tuple[object, ...]:
 
 def _pillow_first(data: bytes) -> Frames:
     if sniff(data) == "npy":
-        return (_summary(_load_npy(data)),)
+        return (_summary(load_npy(data)),)
     with Image.open(io.BytesIO(data)) as picture:
         picture.load()
         return (_picture_summary(picture),)
@@ -260,54 +230,3 @@ class _Lines(io.TextIOBase):
     def write(self, text: str) -> int:
         self._lines.append(text)
         return len(text)
-
-
-def _ask_pillow(data: bytes, kind: str) -> None:
-    if kind not in _PICTURES:
-        return
-    with Image.open(io.BytesIO(data)) as picture:
-        for number in range(int(getattr(picture, "n_frames", 1)) if kind in _ANIMATED else 1):
-            picture.seek(number)
-            picture.load()
-
-
-def _ask_simplejpeg(data: bytes, kind: str) -> None:
-    """At full size, raising on every warning."""
-    if kind == "jpeg":
-        components = simplejpeg.decode_jpeg_header(data)[2]
-        simplejpeg.decode_jpeg(
-            data, colorspace={"Gray": "GRAY", "CMYK": "CMYK", "YCCK": "CMYK"}.get(components, "RGB"), strict=True
-        )
-
-
-def _ask_numpy(data: bytes, kind: str) -> None:
-    if kind == "npy":
-        _load_npy(data)
-
-
-def _load_npy(data: bytes) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
-    return array
-
-
-def _ask_opencv(data: bytes, kind: str) -> None:
-    if kind not in _PICTURES:
-        return
-    cv2 = importlib.import_module("cv2")
-    buffer = np.frombuffer(data, np.uint8)
-    if cv2.imdecode(buffer, cv2.IMREAD_UNCHANGED) is None:
-        raise ValueError("OpenCV gives no picture")
-    if kind in _ANIMATED and hasattr(cv2, "imdecodeanimation") and not cv2.imdecodeanimation(buffer)[0]:
-        raise ValueError("OpenCV gives no animation")
-
-
-def _ask_imagecodecs(data: bytes, kind: str) -> None:
-    if kind in _PICTURES:
-        getattr(importlib.import_module("imagecodecs"), f"{kind}_decode")(data)
-
-
-def _ask_tifffile(data: bytes, kind: str) -> None:
-    if kind == "tiff":
-        with importlib.import_module("tifffile").TiffFile(io.BytesIO(data)) as file:
-            for page in file.pages:
-                page.asarray()

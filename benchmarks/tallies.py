@@ -7,14 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from decoders import KNOWN, OPTIONAL
 from machine import describe_versions
 from mutants import DAMAGE
-from opinions import KNOWN, OPTIONAL, Look
+from opinions import Look
 
 _DISTRIBUTIONS = {
     "Pillow": "pillow", "simplejpeg": "simplejpeg", "numpy": "numpy", "OpenCV": "opencv-python-headless",
     "imagecodecs": "imagecodecs", "tifffile": "tifffile",
 }  # fmt: skip
+
+WARNINGS = frozenset({"trailing_bytes", "bad_metadata"})
+"""Codes of warnings that are about damage."""
 
 _HEADS = {
     "cut": "cut", "flipped bit": "bit flipped", "zeroed sector": "512 zeroed", "zeroed page": "4,096 zeroed",
@@ -35,26 +39,26 @@ A check sees only the damaged file, and not the one that it once was. It can com
 lengths, its checksums, the end of its data. **Where a format carries nothing of the kind, damaged bytes are bytes like any
 others, and the picture that they give is a valid one, only another than yours.**
 
-* **PNG** carries a checksum for every chunk: whatever happens to the pixels is seen.
-* **Raw pixels and elements** (`.npy`, BMP, raw and run-length TIFF): every value is a valid value. What is missing or too
-  much is seen by the length; a value that was replaced is not.
+* **PNG** carries a checksum for every chunk, and **deflate in TIFF** one for every strip or tile: whatever happens to the
+  pixels is seen.
+* **Raw pixels and elements** (`.npy`, BMP, raw TIFF): every value is a valid value. What is missing or too much shows by the
+  length; a value that was replaced does not.
 * **JPEG**: nearly every sequence of bits is a picture. Most damage throws the decoder out of step, and it then finds too
   little or too much data; a flipped bit after which it falls into step again is not seen. Restart markers make more of it
   visible.
-* **WebP (lossy) and AVIF** use arithmetic coding, where every sequence of bits is a picture. The containers around it are
-  seen.
-* **Deflate in TIFF** carries a checksum. **LZW, in GIF and TIFF**, carries none: a wrong code is seen only where it cannot
-  be, or where the picture then ends too early or too late. WebP (lossless) and Group 4 are alike.
+* **LZW (GIF, TIFF), run lengths (BMP, TIFF), Group 4 (TIFF)** carry no checksum either: damage shows where a code cannot be, or
+  where a row or the picture then ends too early or too late.
+* **WebP and AVIF**: every sequence of bits is a picture to their decoders. Damage to the containers around it is seen.
 
-For files that matter, make a list of checksums while they are known to be good, and give it to `pack`; then every flipped
-bit of every format is seen:
+For files that matter, make a list of checksums while they are known to be good, and give it to `pack`; then every flipped bit
+of every format is seen:
 
 ```
-(cd images && find . -type f -print0 | xargs -0 sha256sum) > SHA256SUMS
+find images -type f -print0 | xargs -0 sha256sum > SHA256SUMS
 pack images --checksums SHA256SUMS
 ```
 
-Datasets come with such lists, or with one checksum of an archive; comparing that before unpacking is worth as much.
+Many datasets come with such a list, or with one checksum of an archive; comparing that before it is unpacked is worth as much.
 
 ## By format and kind of damage
 
@@ -77,9 +81,10 @@ the other ranges are 1 byte to half of the file. Bytes of another file come from
 in it, or from a file of any format. The same seed gives the same mutants.
 
 Where pixels were others, these decoders were asked whether they notice anything, be it an error, a warning or a line on
-standard error: {decoders}. **If one does, the check is at fault, and the command fails and keeps the file** (`--keep DIR`).
-A worker of the check that dies, hangs or takes more than 1 GB is such a fault as well; the most that one took was {peak}
-MB.
+standard error: {decoders}.
+**If one does, the check is at fault, and the command fails and keeps the file** (`--keep DIR`).
+So it is with a worker of the check that dies, hangs or takes more than 1 GB; the most that one took was {peak} MB.
+Of MPO files the first picture is compared, which is the one that is read; damage to the others must give a warning.
 """
 
 
@@ -112,7 +117,7 @@ class Unseen:
         kind: of damage.
         start: the first damaged byte.
         length: how many were damaged.
-        known: decoders that do complain, as ``opinions.KNOWN`` explains.
+        known: decoders that complain all the same, as ``decoders.KNOWN`` explains.
     """
 
     name: str
@@ -124,11 +129,21 @@ class Unseen:
 
 @dataclass(slots=True)
 class Cell:
-    """Counts of mutants of one variant and kind of damage, or of many."""
+    """Counts of mutants of one variant and kind of damage, or of many.
+
+    Attributes:
+        mutants: all of them.
+        equal: kept, with the pixels of the original.
+        other: kept, with other pixels.
+        warned: how many of ``other`` have a warning of ``WARNINGS``.
+        pillow_equal: let through by Pillow's ``load()`` with the pixels of the original.
+        pillow_other: the same with other pixels.
+    """
 
     mutants: int = 0
     equal: int = 0
     other: int = 0
+    warned: int = 0
     pillow_equal: int = 0
     pillow_other: int = 0
 
@@ -137,11 +152,12 @@ class Cell:
         """All that were not kept."""
         return self.mutants - self.equal - self.other
 
-    def add(self, look: Look) -> None:
-        """Count one mutant. Kept and refused by the reader counts as other pixels."""
+    def add(self, look: Look, warnings: Iterable[str]) -> None:
+        """Count one mutant; ``warnings`` are their codes. Kept and refused by the reader counts as other pixels."""
         self.mutants += 1
         self.equal += look.reader == "equal"
         self.other += look.reader in ("other", "refused")
+        self.warned += look.reader in ("other", "refused") and not WARNINGS.isdisjoint(warnings)
         self.pillow_equal += look.pillow == "equal"
         self.pillow_other += look.pillow == "other"
 
@@ -158,6 +174,7 @@ class Result:
         codes: how many were skipped with which code.
         faults: empty where all is well.
         unseen: mutants with other pixels that nobody notices.
+        known: how many of these somebody does notice, by the reason why that is no fault.
         peak_bytes: the most memory of a worker of the check, 0 where unknown.
     """
 
@@ -168,6 +185,7 @@ class Result:
     codes: dict[str, int] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
+    known: dict[str, int] = field(default_factory=dict)
     peak_bytes: int = 0
 
     def cell(self, format_name: str, variant: str, kind: str) -> Cell:
@@ -191,13 +209,16 @@ class Result:
         """The figures of the whole campaign in one paragraph."""
         total = _sum(self.cells.values())
         noticed = sum(fault.what == "noticed" for fault in self.faults)
+        exceptions = sum(self.known.values())
+        known = f", but for {exceptions:,} exceptions that are explained below" if exceptions else ""
         ended = sum(fault.what in ("worker_died", "timeout") for fault in self.faults)
         return (
             f"Of {total.mutants:,} mutants {_percent(total.skipped, total.mutants)} % were skipped, "
             f"{_percent(total.equal, total.mutants)} % kept with the pixels of the original, and "
-            f"{_percent(total.other, total.mutants)} % ({total.other:,}) kept with other pixels; Pillow's `load()` lets "
+            f"{_percent(total.other, total.mutants)} % ({total.other:,}) kept with other pixels, {total.warned:,} "
+            "of these with a warning of `trailing_bytes` or `bad_metadata`; Pillow's `load()` lets "
             f"{_percent(total.pillow_other, total.mutants)} % ({total.pillow_other:,}) through with other pixels. "
-            f"Other decoders complained of {noticed or 'none'} of those that were kept; "
+            f"Other decoders complained of {noticed or 'none'} of those that were kept{known}; "
             f"workers that died or hung: {ended or 'none'}."
         )
 
@@ -212,11 +233,10 @@ class Result:
         method = _METHOD.format(
             command=command, mutants=self.mutants, seed=self.seed, decoders=decoders, peak=round(self.peak_bytes / 1e6)
         )
-        for format_name, decoder in KNOWN:
-            known = sum(decoder in unseen.known and f"@{format_name}-" in unseen.name for unseen in self.unseen)
-            if known:
-                method += f"\nOne exception: {decoder} refuses {known:,} of the {format_name} files with other pixels.\n"
-                method += f"{KNOWN[format_name, decoder]}.\n"
+        if self.known:
+            method += "\nExceptions that are known, and how many of the files with other pixels they are:\n\n"
+            named = dict.fromkeys((known.format, known.why) for known in KNOWN if known.why in self.known)
+            method += "".join(f"* {self.known[why]:,} {format_name}: {why}\n" for format_name, why in named)
         return f"{_INTRODUCTION.format(summary=self.summary())}\n{self.table()}\n{method}"
 
     def to_json(self) -> dict[str, Any]:
@@ -229,6 +249,7 @@ class Result:
             "seed": self.seed,
             "mutants": self.mutants,
             "decoders": self.decoders,
+            "known": self.known,
             "peak_bytes": self.peak_bytes,
             "codes": self.codes,
             "cells": cells,
