@@ -237,6 +237,12 @@ DAMAGED = {
     "taller than its strips": (with_value(write(page_of(RGB)), 257, 70), "truncated", "4 strips, the picture needs 5"),
     "lower than its strips": (with_value(write(page_of(RGB)), 257, 40), "corrupt", "4 strips, the picture needs 3"),
     "wider than its strips": (with_value(write(page_of(RGB)), 256, 76), "truncated", "3,648 are promised"),
+    "raw strips with an empty one behind": (
+        write(page_of(RGB, offsets=lambda true: [*true, 0], counts=lambda true: [*true, 0])), "corrupt", "5 strips, .* needs 4",
+    ),
+    "raw pixels that share their colours": (
+        write(page_of(RGB, tags={262: (3, [6]), 530: (3, [2, 2])})), "unsupported_format", "one colour for 2 × 2 pixels",
+    ),
     "strip in the header": (with_value(ONE_STRIP, 273, 4), "corrupt", "lie on others"),
     "strip on the directory": (with_value(ONE_STRIP, 273, len(ONE_STRIP) - 12_000), "corrupt", "lie on others"),
     "offsets that are the sizes": (
@@ -376,6 +382,12 @@ def test_pages_beyond_the_budget_are_not_unpacked() -> None:
     small = CheckSettings(max_pixels=GREY.size)
     assert isinstance(judge(data, small), Kept)
     assert isinstance(judge(data), Skipped)
+
+
+def test_raw_ycbcr_that_does_not_say_how_colours_are_shared_is_left_to_pillow() -> None:
+    verdict = judge(write(page_of(RGB, tags={262: (3, [6])})))
+    assert isinstance(verdict, Kept), verdict
+    assert verdict.mode == "YCbCr"
 
 
 def test_a_page_whose_size_is_damaged_does_not_escape_by_it() -> None:

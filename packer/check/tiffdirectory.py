@@ -106,8 +106,8 @@ class Directory:
         """Number of values of a tag, 0 where it is missing."""
         return self.entries[tag][1] if tag in self.entries else 0
 
-    def numbers(self, tag: int) -> tuple[int, ...] | None:
-        """All values of a tag, ``None`` where it is missing or its values are no integers.
+    def numbers(self, tag: int, most: int | None = None) -> tuple[int, ...] | None:
+        """All values of a tag, or its first ones, ``None`` where it is missing or its values are no integers.
 
         Raises:
             Unfit: ``truncated``, its values lie outside the file; ``corrupt``, one is negative.
@@ -116,6 +116,7 @@ class Directory:
         if kind not in _INTEGERS or not count:
             return None
         self._require_inside(tag)
+        count = count if most is None else min(count, most)
         values = struct.unpack_from(f"{self._form.order}{count}{_INTEGERS[kind]}", self._data, start)
         if _INTEGERS[kind].islower() and min(values) < 0:
             raise Unfit("corrupt", f"tag {tag} has the value {min(values)}")
@@ -127,7 +128,7 @@ class Directory:
         Raises:
             Unfit: ``truncated``, its values lie outside the file.
         """
-        values = self.numbers(tag)
+        values = self.numbers(tag, 1)
         return values[0] if values else default
 
     def raw(self, tag: int) -> bytes:

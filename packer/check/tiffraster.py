@@ -32,7 +32,7 @@ from packer.model import Unfit
 __all__ = ["Piece", "Raster", "raster_of"]
 
 _YCBCR = 6
-_OLD_JPEG, _JPEG = 6, 7
+_RAW, _OLD_JPEG, _JPEG = 1, 6, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ def raster_of(directory: Directory) -> Raster | None:
     """Where the pixels of a picture lie, ``None`` where that is not told in the usual way: its decoder must judge it then.
 
     Raises:
-        Unfit: ``truncated`` where there are fewer strips or tiles than the picture needs, ``corrupt`` where there are more, or
-            where they lie in the header or on one another.
+        Unfit: ``truncated`` where there are fewer strips or tiles than the picture needs, ``corrupt`` where there are more;
+            ``unsupported_format`` where Pillow would make other pixels of it, and say nothing.
     """
     width, length = directory.number_of(WIDTH), directory.number_of(LENGTH)
     compression, planar = directory.number_of(COMPRESSION, 1), directory.number_of(PLANAR, 1)
@@ -107,13 +107,18 @@ def raster_of(directory: Directory) -> Raster | None:
     if shared is None:
         return None
     wide, high = shared
+    if compression == _RAW and wide * high > 1:
+        raise Unfit(
+            "unsupported_format",
+            f"uncompressed YCbCr, one colour for {wide} × {high} pixels, but Pillow takes it for whole pixels: convert it to PNG",
+        )
     if wide * high > 1:
         row_bytes = (-(-across // wide) * (wide * high + 2) * depth + 7) // 8
     else:
         row_bytes = (across * together * depth + 7) // 8
     name, planes = "tile" if tiled else "strip", samples // together
     per_plane = -(-width // across) * -(-length // down)
-    found = _stored(directory, name, per_plane * planes)
+    found = _stored(directory, name, per_plane * planes, may_be_more=compression != _RAW)
     if found is None:
         return None
     pieces = []
@@ -130,14 +135,21 @@ def _shared_rows(directory: Directory, compression: int, samples: int, planar: i
     """How many pixels share one colour across and down, where that shows in the unpacked bytes; ``None`` for an odd answer."""
     if directory.number_of(PHOTOMETRIC) != _YCBCR or compression == _JPEG:
         return 1, 1
+    if compression == _RAW and SUBSAMPLING not in directory.entries:
+        return None  # 2 × 2 by the letter, but writers of whole pixels leave it out as well
     wide, high = (*(directory.numbers(SUBSAMPLING) or (2, 2)), 0)[:2]
     if wide not in (1, 2, 4) or high not in (1, 2, 4) or samples != 3 or (planar == 2 and wide * high > 1):
         return None
     return wide, high
 
 
-def _stored(directory: Directory, name: str, needed: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Offsets and byte counts of all strips or tiles; the counts are 0 where they are not told."""
+def _stored(
+    directory: Directory, name: str, needed: int, *, may_be_more: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Offsets and byte counts of all strips or tiles; the counts are 0 where they are not told.
+
+    Empty ones behind those needed are passed over by libtiff, but not by Pillow itself, which reads uncompressed ones.
+    """
     tile = name == "tile"
     # libtiff wrote, and reads, tiles under the tags of strips.
     where = TILE_OFFSETS if tile and TILE_OFFSETS in directory.entries else STRIP_OFFSETS
@@ -151,6 +163,10 @@ def _stored(directory: Directory, name: str, needed: int) -> tuple[tuple[int, ..
         return None
     if len(counts) < needed:
         raise Unfit("truncated", f"byte counts of {len(counts):,} {name}s, the picture needs {needed:,}")
-    if any(counts[needed:]) or (told > needed and any(offsets[needed:]) and not any(counts)):
+    if (
+        (told > needed and not may_be_more)
+        or any(counts[needed:])
+        or (told > needed and any(offsets[needed:]) and not any(counts))
+    ):
         raise Unfit("corrupt", f"{told:,} {name}s, the picture needs {needed:,}")
     return offsets[:needed], counts[:needed]
