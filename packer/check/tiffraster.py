@@ -110,7 +110,7 @@ def raster_of(directory: Directory) -> Raster | None:
     if compression == _RAW and wide * high > 1:
         raise Unfit(
             "unsupported_format",
-            f"uncompressed YCbCr, one colour for {wide} × {high} pixels, but Pillow takes it for whole pixels: convert it to PNG",
+            f"YCbCr, raw, one colour for {wide} × {high} pixels, which Pillow takes for whole pixels: convert it to PNG",
         )
     if wide * high > 1:
         row_bytes = (-(-across // wide) * (wide * high + 2) * depth + 7) // 8
