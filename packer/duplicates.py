@@ -49,8 +49,7 @@ class Duplicates:
         digests: NDArray[Any] = np.frombuffer(self._digests, np.uint64)
         sizes: NDArray[Any] = np.frombuffer(self._sizes, np.uint64)
         sources: NDArray[Any] = np.frombuffer(self._sources, np.int64)
-        # Stable in the source, so each group comes out in order.
-        order = np.lexsort((sources, sizes, digests))
+        order = np.lexsort((sizes, digests))  # stable, so each group comes out in the order of its sources
         same = (digests[order[1:]] == digests[order[:-1]]) & (sizes[order[1:]] == sizes[order[:-1]])
         edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
         found = [(int(first), int(last) + 1) for first, last in edges.reshape(-1, 2)]

@@ -14,7 +14,16 @@ from packer.manifest import REPORT_FILE
 from packer.model import CHECK_LEVELS, DATASET_WARNING_CODES, DEFAULT_MAX_PIXELS, WARNING_CODES
 from packer.plan import ShardLimits
 
-__all__ = ["InputOptions", "InputSummary", "OnProgress", "PackOptions", "Progress", "Summary", "allowed_skips"]
+__all__ = [
+    "SKIPPABLE_CODES",
+    "InputOptions",
+    "InputSummary",
+    "OnProgress",
+    "PackOptions",
+    "Progress",
+    "Summary",
+    "allowed_skips",
+]
 
 SKIPPABLE_CODES = tuple(code for code in WARNING_CODES if code not in DATASET_WARNING_CODES)
 """Warnings about one file, which ``skip`` turns into skips."""

@@ -31,7 +31,7 @@ _OPTIONS = (
     ),
     click.option("--follow-links", is_flag=True, help="Follow links that lead out of SRC."),
     click.option(
-        "--skip", multiple=True, metavar="CODE,...", help="Skip files with these warnings: multi_frame, nonfinite, ..."
+        "--skip", multiple=True, metavar="CODE,...", help=f"Skip files with these warnings: {', '.join(SKIPPABLE_CODES)}."
     ),
     click.option(
         "--max-skipped",
@@ -94,8 +94,8 @@ def warn_if_mostly_skipped(summary: InputSummary) -> None:
     """Say it loudly, also to a quiet job's log: training goes on with the rest without any error."""
     if summary.mostly_skipped:
         skipped = sum(summary.skipped.values())
-        share = f"{100 * skipped / summary.files:.0f} %"
-        warn(f"WARNING: {skipped:,} of {plural(summary.files, 'file')} were skipped, {share}: {listed(summary.skipped)}")
+        percent = min(99 if summary.samples else 100, round(100 * skipped / summary.files))
+        warn(f"WARNING: {skipped:,} of {plural(summary.files, 'file')} were skipped, {percent} %: {listed(summary.skipped)}")
 
 
 def emit_rows(rows: Iterable[dict[str, Any]]) -> None:
