@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,8 @@ _DISTRIBUTIONS = {
     "Pillow": "pillow", "simplejpeg": "simplejpeg", "numpy": "numpy", "OpenCV": "opencv-python-headless",
     "imagecodecs": "imagecodecs", "tifffile": "tifffile",
 }  # fmt: skip
+
+_WIDTH = 124  # of a line of the page
 
 WARNINGS = frozenset({"trailing_bytes", "bad_metadata"})
 """Codes of warnings that are about damage."""
@@ -209,18 +212,21 @@ class Result:
         """The figures of the whole campaign in one paragraph."""
         total = _sum(self.cells.values())
         noticed = sum(fault.what == "noticed" for fault in self.faults)
+        untold = sum(fault.what == "untold" for fault in self.faults)
+        told = f" {untold:,} MPO files with damaged later pictures were kept without a warning." if untold else ""
         exceptions = sum(self.known.values())
         known = f", but for {exceptions:,} exceptions that are explained below" if exceptions else ""
         ended = sum(fault.what in ("worker_died", "timeout") for fault in self.faults)
-        return (
+        text = (
             f"Of {total.mutants:,} mutants {_percent(total.skipped, total.mutants)} % were skipped, "
             f"{_percent(total.equal, total.mutants)} % kept with the pixels of the original, and "
             f"{_percent(total.other, total.mutants)} % ({total.other:,}) kept with other pixels, {total.warned:,} "
             "of these with a warning of `trailing_bytes` or `bad_metadata`; Pillow's `load()` lets "
             f"{_percent(total.pillow_other, total.mutants)} % ({total.pillow_other:,}) through with other pixels. "
             f"Other decoders complained of {noticed or 'none'} of those that were kept{known}; "
-            f"workers that died or hung: {ended or 'none'}."
+            f"workers that died or hung: {ended or 'none'}.{told}"
         )
+        return textwrap.fill(text, _WIDTH, break_on_hyphens=False)
 
     def page(self) -> str:
         """The whole page in Markdown."""
@@ -236,7 +242,8 @@ class Result:
         if self.known:
             method += "\nExceptions that are known, and how many of the files with other pixels they are:\n\n"
             named = dict.fromkeys((known.format, known.why) for known in KNOWN if known.why in self.known)
-            method += "".join(f"* {self.known[why]:,} {format_name}: {why}\n" for format_name, why in named)
+            texts = [f"* {self.known[why]:,} {format_name}: {why}" for format_name, why in named]
+            method += "".join(textwrap.fill(text, _WIDTH, subsequent_indent="  ") + "\n" for text in texts)
         return f"{_INTRODUCTION.format(summary=self.summary())}\n{self.table()}\n{method}"
 
     def to_json(self) -> dict[str, Any]:
