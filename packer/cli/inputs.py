@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from packer.cli.show import emit, escape, listed, plural, warn
-from packer.options import InputSummary
+from packer.options import SKIPPABLE_CODES, InputSummary
 
 __all__ = ["emit_findings", "emit_rows", "input_options", "input_values", "warn_if_mostly_skipped"]
 
