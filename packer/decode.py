@@ -46,6 +46,10 @@ __all__ = ["OUTPUTS", "ReadOptions", "decode_array", "decode_picture"]
 
 OUTPUTS = ("pil", "numpy", "torch", "bytes")
 
+# Sound pictures that simplejpeg refuses also where it is not strict: legal sampling factors that TurboJPEG has no name for, and
+# a broken colour profile beside the picture.
+_LEFT_TO_PILLOW = ("subsampling", "bad ICC marker")
+
 # Loaded here and not on first use: a process that is forked while a thread imports waits for the import's lock for ever.
 _FACTORIES: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
     "jpeg": JpegImagePlugin.jpeg_factory,
@@ -190,9 +194,9 @@ def _decode_jpeg(payload: bytes, options: ReadOptions, min_size: tuple[int, int]
             strict=False,
         )
     except ValueError as error:
-        if "subsampling" not in str(error):
+        if not any(phrase in str(error) for phrase in _LEFT_TO_PILLOW):
             raise
-        return None  # legal sampling factors that TurboJPEG has no name for; Pillow decodes them
+        return None
     return pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels
 
 

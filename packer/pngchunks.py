@@ -1,6 +1,6 @@
 """The chunks of a PNG file, and the file without those that are no part of the picture.
 
-Facts: W3C, Portable Network Graphics (third edition), section 5; the APNG chunks acTL, fcTL and fdAT are part of it.
+Facts: W3C, Portable Network Graphics (third edition), section 5.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 __all__ = ["SIGNATURE", "Chunk", "chunks", "without_metadata"]
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_PICTURE = frozenset({b"IHDR", b"PLTE", b"tRNS", b"acTL", b"fcTL", b"IDAT", b"fdAT", b"IEND"})
+_PICTURE = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 
 
 class Chunk(NamedTuple):
@@ -37,9 +37,10 @@ def chunks(data: bytes) -> Iterator[Chunk]:
 
 
 def without_metadata(data: bytes) -> bytes:
-    """The file with only the chunks that make the picture.
+    """The file with only the chunks that make the (first) picture.
 
-    Pillow refuses a sound picture whose colour profile inflates to more than 1 MiB, or whose text has a wrong checksum.
+    Pillow refuses a sound picture whose colour profile inflates to more than 1 MiB, whose text has a wrong checksum, or that
+    has frames of an animation without its header.
     """
     kept = [SIGNATURE]
     kept += [data[c.start - 8 : c.start + c.length + 4] for c in chunks(data) if c.type in _PICTURE and c.whole]

@@ -284,7 +284,7 @@ def test_orientation_and_background_never_refuse_a_sound_file(files: Files, name
             assert files.read(name, mode=mode, output=output, **options) is not None
 
 
-# ----------------------------------------------------------------------------------------- the extension says nothing (C04)
+# the extension says nothing
 
 
 @pytest.mark.parametrize("name", [name for name in SPECIAL if " in." in str(name)])
@@ -292,7 +292,7 @@ def test_the_content_decides_and_not_the_extension(files: Files, name: str) -> N
     assert np.array_equal(files.read(name), np.asarray(by_pillow(SPECIAL[name])))
 
 
-# ------------------------------------------------------------------------------------------------------ four colours (C07)
+# four colours
 
 
 def test_a_cmyk_jpeg_gives_its_colours(files: Files) -> None:
@@ -313,7 +313,7 @@ def test_a_jpeg_of_four_colours_has_three_or_four_channels(files: Files, name: s
     assert np.array_equal(files.read(name), np.asarray(by_pillow(SPECIAL[name])))
 
 
-# ------------------------------------------------------------------------------------------------ depth (C08, C16): no clipping
+# depth: no clipping
 
 
 @pytest.mark.parametrize("name", ["deep.png", "deep.tif", "deep big-endian.tif", "deep with a clear value.png"])
@@ -384,7 +384,7 @@ def test_floats_that_are_no_numbers_do_not_spoil_the_others(files: Files) -> Non
     assert np.isnan(files.read("nan.tif", mode=None)[0, 0])
 
 
-# ------------------------------------------------------------------------------------------- palettes, transparency, bits (C09)
+# palettes, transparency, bits
 
 
 def test_transparency_is_dropped_as_pillow_drops_it_or_put_on_a_background(files: Files) -> None:
@@ -439,7 +439,7 @@ def test_one_bit_comes_as_0_and_255_and_never_as_bool(files: Files, name: str) -
     assert files.read(name, mode=None, output="pil").mode == "1"
 
 
-# --------------------------------------------------------------------------------- several pictures in one file (C10, C11, C16)
+# several pictures in one file
 
 
 def test_of_a_camera_file_with_two_pictures_the_first_is_read(files: Files) -> None:
@@ -463,7 +463,7 @@ def test_of_several_pages_the_first_is_read(files: Files) -> None:
     assert np.array_equal(files.read("pages.tif"), np.asarray(PICTURE))
 
 
-# ------------------------------------------------------------------------------------------------------- orientation (C12)
+# orientation
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png"])
@@ -505,7 +505,7 @@ def test_a_picture_that_was_turned_is_not_turned_again_by_its_exif(files: Files,
     assert ImageOps.exif_transpose(picture).size == (64, 96)
 
 
-# -------------------------------------------------------------------------------------------------- odd but sound (C03, C13)
+# odd but sound
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -736,7 +736,7 @@ def test_a_mode_that_pillow_cannot_make_is_never_called_damage(files: Files, mod
         assert files.read("rgb.png", mode=mode) is not None
 
 
-# ------------------------------------------------------------------------------------------------- arrays (C19, C20, C21)
+# arrays
 
 
 ARRAYS = {

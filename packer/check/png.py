@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from packer import exif
@@ -29,6 +29,7 @@ _MATTER = _KNOWN_CRITICAL | {b"tRNS", b"acTL", b"fcTL", b"fdAT"}
 _TEXT = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 _MAX_TEXT_BYTES = 64 << 20  # Pillow's own limit (PngImagePlugin.MAX_TEXT_MEMORY), which it enforces when it reads
 _BLOCK = 1 << 20  # bytes inflated in one go: a bomb never gets further than the length that its header promises
+_SLICE = 64 << 10  # compressed bytes given to zlib in one go
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class _Walk:
     colour: int = 0
     interlaced: bool = False
     palette: bool = False
+    animated: bool = False
     promised_frames: int = 1
     frame_headers: int = 0
     text_bytes: int = 0
@@ -111,7 +113,10 @@ def _walk_chunks(data: bytes, max_pixels: int) -> _Walk:
         raise Unfit("corrupt", "no IDAT chunk, so no pixels")
     if found.colour == 3 and not found.palette:
         raise Unfit("corrupt", "a palette picture without a palette")
-    if found.frame_headers and found.frame_headers != found.promised_frames:
+    if found.frame_headers and not found.animated:
+        found.notes.append(Note("bad_metadata", f"{found.frame_headers} frames (fcTL) of an animation that nothing announces"))
+        del found.frames[1:]
+    elif found.frame_headers and found.frame_headers != found.promised_frames:
         raise Unfit("corrupt", f"an animation of {found.promised_frames} frames that has {found.frame_headers}")
     if found.end < len(data):
         found.notes.append(Note("trailing_bytes", f"{len(data) - found.end:,} bytes after the end of the picture"))
@@ -163,6 +168,7 @@ def _take(found: _Walk, view: memoryview, chunk: Chunk) -> None:
         if found.last:
             raise Unfit("corrupt", "two IHDR chunks")
     elif kind == b"acTL" and chunk.length == 8 and not found.frames:
+        found.animated = True
         found.promised_frames = max(1, int.from_bytes(body[:4], "big"))
     elif kind == b"fcTL" and chunk.length == 26:
         found.frame_headers += 1
@@ -194,7 +200,7 @@ def _inflate(found: _Walk, frame: _Frame, where: str) -> None:
     rows = _Rows(_passes(found, frame))
     stream = zlib.decompressobj()
     try:
-        for piece in frame.pieces:
+        for piece in _slices(frame.pieces):
             rest: bytes | memoryview = piece
             while rest and not stream.eof:
                 rows.add(stream.decompress(rest, _BLOCK))
@@ -211,6 +217,13 @@ def _inflate(found: _Walk, frame: _Frame, where: str) -> None:
         raise Unfit("corrupt", f"{where}more pixels than {frame.width} × {frame.height}")
     if not stream.eof:
         raise Unfit("truncated", f"{where}the compressed pixels end without their checksum")
+
+
+def _slices(pieces: list[memoryview]) -> Iterator[memoryview]:
+    """Pieces of bounded length: zlib copies all that it has not used yet, so one chunk of 50 MB took ten times as long."""
+    for piece in pieces:
+        for start in range(0, len(piece), _SLICE):
+            yield piece[start : start + _SLICE]
 
 
 def _passes(found: _Walk, frame: _Frame) -> list[tuple[int, int]]:
