@@ -35,14 +35,13 @@ def clashes(names: Callable[[], Iterable[bytes]]) -> Iterator[tuple[bytes, bytes
     An unpacked copy would lose one of the files there; a class would be merged with another.
 
     Args:
-        names: the names, each time it is called; they are gone through twice only where there is a clash.
+        names: the different names, each time it is called; they are looked at one by one only where there may be a clash.
     """
-    count, folded = 0, set()
-    for name in names():
-        count += 1
-        folded.add(_fold(name))
-    if len(folded) == count:
-        return
+    together = b"/".join(names())
+    if together.isascii():  # as nearly always; 0.1 µs a name, where folding each takes one
+        folded = together.lower()
+        if folded == together or len(set(folded.split(b"/"))) == together.count(b"/") + 1:
+            return
     first_of: dict[bytes, bytes] = {}
     for name in names():
         first = first_of.setdefault(_fold(name), name)
