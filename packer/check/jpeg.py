@@ -7,9 +7,11 @@ refuse for a block that is no part of the picture, is decided again.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import simplejpeg
 
-from packer.check import pictures
+from packer.check import mpo, pictures
 from packer.check.jpegholes import find_hole
 from packer.check.jpegmarkers import walk
 from packer.check.verdict import Finding, require_pixels
@@ -26,8 +28,13 @@ _BAD_PROFILE = "bad ICC marker"
 _EXTRANEOUS_AT_END = "extraneous bytes before marker 0xd9"
 
 
-def check(data: bytes, max_pixels: int) -> Finding:
+def check(data: bytes, max_pixels: int, *, with_later: bool = True) -> Finding:
     """Check a whole file.
+
+    Args:
+        data: the file.
+        max_pixels: the limit for its picture, and for all of a camera's multi-picture file together.
+        with_later: look also at the pictures that follow the first one in such a file; damage there is noted.
 
     Raises:
         Unfit: ``truncated``, ``corrupt``, ``too_large``, ``unsupported_format`` (lossless and 12-bit JPEG).
@@ -55,10 +62,37 @@ def check(data: bytes, max_pixels: int) -> Finding:
     frames = 1
     if markers.mpf is not None:
         frames = pictures.count_frames(data, "jpeg")
+        if with_later:
+            warnings.extend(_look_at_later(data, markers.mpf, max_pixels - markers.width * markers.height))
     elif 0 <= markers.end < len(data):
         warnings.append(Note("trailing_bytes", f"{len(data) - markers.end:,} bytes after the end of the picture"))
     turned = orientation_or_note(markers.exif, warnings)
     return Finding("jpeg", mode, markers.width, markers.height, frames, turned, warnings=tuple(warnings))
+
+
+def _look_at_later(data: bytes, index: bytes, pixels_left: int) -> list[Note]:
+    """Notes on damage to the pictures after the first one, as far as the pixels last."""
+    try:
+        starts = mpo.later_pictures(data, index)
+    except mpo.BrokenIndexError as error:
+        return [Note("bad_metadata", f"its list of pictures cannot be read: {error}")]
+    edges = [*sorted({*starts}), len(data)]
+    for start, end in pairwise(edges):
+        piece = data[start:end]
+        what = f"picture {starts.index(start) + 2} of {len(starts) + 1} at byte {start:,} is damaged"
+        if not piece.startswith(b"\xff\xd8\xff"):
+            return [Note("bad_metadata", f"{what}: it begins with {piece[:3].hex(' ') or 'nothing'}, a JPEG with ff d8 ff")]
+        try:
+            found = check(piece, pixels_left, with_later=False)
+        except Unfit as unfit:
+            if unfit.code == "too_large":
+                break  # for all of them together, or for a picture that nobody reads
+            return [Note("bad_metadata", f"{what}: {unfit.detail}")]
+        # Decoders raise other classes too, and what is broken here must not cost the first picture.
+        except Exception as error:  # noqa: BLE001
+            return [Note("bad_metadata", f"{what}: {type(error).__name__}: {error}")]
+        pixels_left -= found.width * found.height
+    return []
 
 
 def _decode(data: bytes, colorspace: str, max_pixels: int) -> list[Note]:
