@@ -105,6 +105,12 @@ NOTED = {
 }
 
 
+def test_one_note_for_all_pictures_without_a_colour_table() -> None:
+    verdict = judge(gif(*[image(STREAM)] * 5, colours=0))
+    assert isinstance(verdict, Kept), verdict
+    assert [note.code for note in verdict.warnings] == ["bad_metadata", "multi_frame"]
+
+
 @pytest.mark.parametrize("name", NOTED)
 def test_what_is_odd_is_kept_and_noted(name: str) -> None:
     data, code, detail = NOTED[name]

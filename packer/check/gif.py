@@ -31,6 +31,7 @@ class _Walk:
     height: int
     colours: int
     frames: int = 0
+    colourless: int = 0
     transparent: int | None = None
     notes: list[Note] = field(default_factory=list)
 
@@ -100,7 +101,11 @@ def _take_image(data: bytes, at: int, found: _Walk, max_pixels: int) -> int:
         raise Unfit(unfit.code, f"{unfit.detail}; it should hold {width} × {height} pixels") from None
     highest = _require_all_pixels(stream, bits, width * height, where)
     if not colours:
-        found.notes.append(Note("bad_metadata", f"{where}: no colour table, the reader gives grey levels"))
+        if not found.colourless:
+            found.notes.append(
+                Note("bad_metadata", f"{where}: no colour table, so that its pixels are numbers without a colour")
+            )
+        found.colourless += 1
     elif highest >= colours and highest != found.transparent and (1 << bits) > colours:
         raise Unfit("corrupt", f"{where}: a pixel of colour {highest}, its table has {colours}")
     found.frames += 1
