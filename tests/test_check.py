@@ -709,3 +709,15 @@ def test_what_decoders_print_is_not_shown(tmp_path: Path) -> None:
     write_tree(tmp_path / "in", files | {f"sound{i}.npy": npy([i]) for i in range(61)})
     result = run_pack("in", "-q", cwd=tmp_path)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_many_broken_blocks_are_one_warning_of_bounded_length() -> None:
+    whole = raw_png(32, 32, 2, 8, ROWS)
+    names = [b"a%sZ%s" % (bytes([65 + i % 26]), bytes([97 + i // 26])) for i in range(200)]
+    broken = b"".join(struct.pack(">I", 1) + name + b"x" + bytes(4) for name in names)
+    verdict = judge(whole[:33] + broken + whole[33:], "x.png")
+    assert isinstance(verdict, Kept)
+    (note,) = verdict.warnings
+    assert note.code == "bad_metadata"
+    assert note.detail.startswith("chunk aAZa has a wrong checksum; chunk aBZa")
+    assert note.detail.endswith("; 195 more")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import xxhash
@@ -25,6 +26,8 @@ from packer.names import suffix_of
 __all__ = ["CheckSettings", "check_bytes", "check_source"]
 
 _ADDRESS = re.compile(r"\s*<[^<>]* object at 0x[0-9a-fA-F]+>|\s*\b0x[0-9a-fA-F]{8,}")
+
+_SENTENCES = 5  # in one row of the report; a hostile file can give a hundred thousand
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def check_bytes(data: bytes, path: bytes, settings: CheckSettings, checksum: str
         frames=finding.frames,
         orientation=finding.orientation,
         header=finding.header,
-        warnings=(*_extension_mismatch(finding.type, path), *map(_without_address, finding.warnings)),
+        warnings=(*_extension_mismatch(finding.type, path), *_one_a_code(finding.warnings)),
     )
 
 
@@ -116,8 +119,17 @@ def _extension_mismatch(kind: str, path: bytes) -> tuple[Note, ...]:
     return (Note("extension_mismatch", f"named .{suffix}, but the content is {kind}"),)
 
 
-def _without_address(note: Note) -> Note:
-    return Note(note.code, _strip_address(note.detail))
+def _one_a_code(notes: Iterable[Note]) -> list[Note]:
+    """One row a file and code: two broken blocks are one reason to look at the file."""
+    details: dict[str, dict[str, None]] = {}
+    for note in notes:
+        details.setdefault(note.code, {})[_strip_address(note.detail)] = None
+    return [Note(code, _joined(list(found))) for code, found in details.items()]
+
+
+def _joined(sentences: list[str]) -> str:
+    more = f"; {len(sentences) - _SENTENCES:,} more" if len(sentences) > _SENTENCES else ""
+    return "; ".join(sentences[:_SENTENCES]) + more
 
 
 def _strip_address(text: str) -> str:
