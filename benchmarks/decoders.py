@@ -41,7 +41,7 @@ KNOWN = (
     Known(
         "avif", "OpenCV", re.compile(""),
         "OpenCV decodes AV1 with libaom, which looks at the bits where arithmetic decoding stops. The packages of Pillow on "
-        "PyPI decode it with dav1d, which does not, and so neither the check nor the reader can.",
+        "PyPI decode it with dav1d, which does not, and the check relies on that.",
     ),
     Known(
         "bmp", "OpenCV", re.compile(r"gives no picture$"),

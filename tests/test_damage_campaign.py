@@ -71,7 +71,6 @@ def test_no_decoder_notices_damage_in_what_was_kept(campaign: Any, file_type: st
     assert [fault for fault in faults if fault["what"] != "untold"] == []
 
 
-@pytest.mark.xfail(strict=True, reason="the later pictures of an MPO file are not looked at")
 def test_damage_to_later_pictures_of_a_jpeg_file_is_told(campaign: Any) -> None:
     assert [fault for fault in campaign["faults"] if fault["what"] == "untold"] == []
 
