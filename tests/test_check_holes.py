@@ -82,6 +82,20 @@ def test_no_sound_picture_has_a_hole(encoding: str) -> None:
         assert runs_of_zeros, "no flat picture is among them, so this test shows nothing"
 
 
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_a_progressive_gradient_is_kept_although_its_steps_are_coded_as_zeros(mode: str) -> None:
+    runs_of_zeros = 0
+    for width in (1024, 1920, 2048, 3840):
+        for slope in (0.09375, 0.125, 0.25):
+            row = ((255 - np.arange(width) * slope) % 256).astype(np.uint8)
+            picture = Image.fromarray(np.repeat(row[None], 16, axis=0)).convert(mode)
+            for quality in (75, 90, 95):
+                data = jpeg(picture, quality=quality, progressive=True, subsampling=0)
+                runs_of_zeros += bytes(64) in data
+                assert find_hole(data) == -1
+    assert runs_of_zeros > 2, "no gradient is coded so, and this test shows nothing"
+
+
 def test_zeros_as_padding_before_the_end_marker_and_behind_it_are_harmless() -> None:
     data = jpeg(photo(200, 150))
     for padded in (data[:-2] + bytes(500) + data[-2:], data + bytes(500)):
