@@ -60,6 +60,8 @@ def check(data: bytes, max_pixels: int) -> Finding:
     except Unfit as unfit:
         if "Unsupported BMP bitfields" in unfit.detail:
             raise Unfit("unsupported_format", f"{header.bits} bits a pixel in a rare layout: convert it to PNG") from unfit
+        if "invalid palette size" in unfit.detail:
+            raise Unfit("unsupported_format", "a palette of more than 256 colours: convert it to PNG") from unfit
         raise
 
 
@@ -82,6 +84,8 @@ def _read_header(data: bytes, max_pixels: int) -> _Header:
     require_pixels(width, abs(height), max_pixels)
     if compression in _UNREAD:
         raise Unfit("unsupported_format", f"BMP {_UNREAD[compression]}: convert it to PNG")
+    if (bits, compression) == (2, _RAW):
+        raise Unfit("unsupported_format", "BMP with 2 bits a pixel, as Windows CE has them: convert it to PNG")
     if bits not in _DEPTHS.get(compression, ()):
         raise Unfit("corrupt", f"{bits} bits a pixel with compression {compression} do not exist")
     entry = 3 if size == _CORE else 4

@@ -19,8 +19,15 @@ __all__ = ["Markers", "next_marker", "walk"]
 # In entropy-coded data 0xff is followed by a zero byte; restart markers 0xd0 to 0xd7 belong to the data.
 # No repetition of 0xff, or a run of n of them costs n² steps: 16 kB took 1.5 s, and files are filled up with it.
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
-_FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
-_PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
+_FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})
+_PROGRESSIVE = frozenset({0xC2, 0xCA})
+# What the reader cannot decode. A lossless picture that is decoded at 1/8 scale, as is done here, overwrites memory of the
+# process (libjpeg-turbo as in simplejpeg 1.9.0), so that sound files after it are lost; none gets as far as a decoder.
+_UNREAD = {
+    **dict.fromkeys((0xC3, 0xC7, 0xCB, 0xCF), "lossless JPEG"),
+    **dict.fromkeys((0xC5, 0xC6, 0xCD, 0xCE), "hierarchical JPEG"),
+    0xF7: "JPEG-LS",
+}
 _ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 _END_PAIR = 0xD9FF  # the bytes ff d9, read as a little-endian number
 _MAX_SCANS = 1_000  # a sound progressive file has about ten; 119 kB of empty scans can cost a decoder seconds
@@ -70,7 +77,7 @@ def walk(data: bytes, *, whole: bool) -> Markers:
 
     Raises:
         Unfit: ``truncated`` where the file ends inside a segment, ``corrupt`` where no picture is found, ``too_large``
-            where there are more scans than any encoder makes.
+            where there are more scans than any encoder makes, ``unsupported_format`` for kinds that no picture is read of.
     """
     found = Markers()
     position = 2
@@ -94,6 +101,8 @@ def walk(data: bytes, *, whole: bool) -> Markers:
         position += length
         if marker in _FRAMES:
             _frame(found, marker, body)
+        elif marker in _UNREAD:
+            raise Unfit("unsupported_format", f"{_UNREAD[marker]} (frame ff {marker:02x}): convert it to PNG or .npy")
         elif marker == 0xDA:
             _scan(found, body)
             if not (whole or found.progressive or found.unfinished):

@@ -30,6 +30,8 @@ PILLOW_FORMATS = {
 
 # What Pillow's decoders say of files that end too early; anything else is called corrupt.
 _ENDS_EARLY = re.compile(r"truncated|unexpected end|not enough|buffer overrun|broken data stream|end of (file|data)", re.I)
+# Decoders in C say so in words: Pillow of its own (-9) and libjpeg of "Insufficient memory (case 4)".
+_NO_MEMORY = re.compile(r"out of memory|insufficient memory|memory error", re.I)
 _TOO_MUCH_TEXT = re.compile(r"(text|iCCP|zTXt|iTXt|Decompressed).*(large|limit|MAX_TEXT)", re.I)
 
 
@@ -54,7 +56,7 @@ def check(data: bytes, kind: str, max_pixels: int, *, frames: int | None = None,
             picture.load()
             frames = _visit_frames(picture, max_pixels) if frames is None else frames
             turned = _orientation(picture, notes)
-    except Unfit:
+    except (Unfit, MemoryError):  # lack of memory is no fault of the file
         raise
     # Pillow raises OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error and others on damaged files.
     except Exception as error:
@@ -73,11 +75,15 @@ def mode_of_png(data: bytes, notes: list[Note]) -> str:
     try:
         with _open(data, "png") as picture:
             return picture.mode
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - SyntaxError, ValueError, OSError and others for blocks beside the pixels
         notes.append(Note("bad_metadata", f"Pillow cannot open it with its metadata: {error}"))
     try:
         with _open(without_metadata(data), "png") as picture:
             return picture.mode
+    except MemoryError:
+        raise
     except Exception as error:  # the same classes again
         raise _unfit(error, "png") from error
 
@@ -87,6 +93,8 @@ def count_frames(data: bytes, kind: str) -> int:
     try:
         with _open(data, kind) as picture:
             return int(getattr(picture, "n_frames", 1))
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - the index is no part of the first picture, which was decoded
         return 1
 
@@ -125,6 +133,8 @@ def _unfit(error: Exception, kind: str) -> Unfit:
     if isinstance(error, UnidentifiedImageError):
         return Unfit("corrupt", f"its first bytes are those of {kind}, but the decoder cannot read the headers behind them")
     message = f"{type(error).__name__}: {error}"
+    if _NO_MEMORY.search(message):
+        raise MemoryError(message) from error
     if _TOO_MUCH_TEXT.search(message):
         return Unfit("too_large", f"the decoder says: {message}")
     if _ENDS_EARLY.search(message):

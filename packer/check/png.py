@@ -54,6 +54,8 @@ class _Walk:
     animated: bool = False
     promised_frames: int = 1
     frame_headers: int = 0
+    numbered: int = 0
+    misnumbered: str = ""
     text_bytes: int = 0
     exif: bytes | None = None
     frames: list[_Frame] = field(default_factory=list)
@@ -118,6 +120,8 @@ def _walk_chunks(data: bytes, max_pixels: int) -> _Walk:
         del found.frames[1:]
     elif found.frame_headers and found.frame_headers != found.promised_frames:
         raise Unfit("corrupt", f"an animation of {found.promised_frames} frames that has {found.frame_headers}")
+    elif found.misnumbered:
+        found.notes.append(Note("bad_metadata", found.misnumbered))
     if found.end < len(data):
         found.notes.append(Note("trailing_bytes", f"{len(data) - found.end:,} bytes after the end of the picture"))
     return found
@@ -171,12 +175,14 @@ def _take(found: _Walk, view: memoryview, chunk: Chunk) -> None:
         found.animated = True
         found.promised_frames = max(1, int.from_bytes(body[:4], "big"))
     elif kind == b"fcTL" and chunk.length == 26:
+        _count_number(found, body)
         found.frame_headers += 1
         if found.frames:  # the one before IDAT is about the picture itself
             found.frames.append(_frame_of(found, body))
     elif kind == b"fdAT":
         if len(found.frames) < 2 or chunk.length < 4:
             raise Unfit("corrupt", "a frame without its header")
+        _count_number(found, body)
         found.frames[-1].pieces.append(body[4:])
     elif kind == b"eXIf":
         found.exif = bytes(body)
@@ -186,6 +192,14 @@ def _take(found: _Walk, view: memoryview, chunk: Chunk) -> None:
             raise Unfit("too_large", f"more than {_MAX_TEXT_BYTES:,} bytes of text in it")
     elif kind[0] & 32 == 0 and kind not in _KNOWN_CRITICAL:
         raise Unfit("corrupt", f"a chunk {_name(chunk)} that the standard does not know, and without which it cannot be read")
+
+
+def _count_number(found: _Walk, body: memoryview) -> None:
+    """The chunks of an animation are numbered; the data of its frames are looked at all the same."""
+    number = int.from_bytes(body[:4], "big")
+    if number != found.numbered and not found.misnumbered:
+        found.misnumbered = f"chunk {found.numbered} of an animation has the number {number}, later pictures may be unreadable"
+    found.numbered += 1
 
 
 def _frame_of(found: _Walk, body: memoryview) -> _Frame:

@@ -36,6 +36,10 @@ _UNSUPPORTED = (
     (b"\x01\xda", "an SGI picture: convert it to PNG"),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file: save each array as .npy"),
     (b"SIMPLE  =", "a FITS file: save each array as .npy"),
+    (b"icns", "a Mac icon: convert it to PNG"),
+    (b"qoif", "a QOI picture: convert it to PNG"),
+    (b"II\xbc\x01", "JPEG XR: convert it to PNG or TIFF"),
+    (b"/* XPM */", "an XPM picture: convert it to PNG"),
     (b"\x8aMNG\r\n\x1a\n", "an MNG animation: convert it to PNG or GIF"),
 )
 
@@ -55,6 +59,8 @@ _NOT_AN_IMAGE = (
 _BRANDS = {
     b"avif": "avif", b"avis": "avif",
 }  # fmt: skip
+# Netpbm: P1 to P6, white space, and the width or a comment.
+_NETPBM = re.compile(rb"P[1-6]\s+[0-9#]")
 _HEIF_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1", b"mif2"})
 
 # Bounded, or a page of nothing but "<title" costs the square of its length.
@@ -97,13 +103,15 @@ def _iso_media(data: bytes) -> str:
             return "avif"
         raise Unfit("unsupported_format", "HEIC/HEIF: convert it to JPEG or PNG (the Python plug-in pillow-heif reads it)")
     name = brand.decode("ascii", "replace")
-    raise Unfit("not_an_image", f"an ISO media file of brand {name!r}, probably a video")
+    raise Unfit("not_an_image", f"an ISO media file of brand {name!r}, probably a video or sound")
 
 
 def _refuse(data: bytes) -> None:
     for start, what in _UNSUPPORTED:
         if data.startswith(start):
             raise Unfit("unsupported_format", what)
+    if _NETPBM.match(data):
+        raise Unfit("unsupported_format", "a Netpbm picture (.ppm, .pgm, .pbm): convert it to PNG")
     for start, what in _NOT_AN_IMAGE:
         if data.startswith(start):
             raise Unfit("not_an_image", what)

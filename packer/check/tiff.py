@@ -27,6 +27,7 @@ _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 # What libtiff says of tags that it could not read: the picture came out without them.
 _ABOUT_TAGS = re.compile(r"\w*(TIFFFetch|TIFFRead(Custom|EXIF|GPS)?Directory|TIFFV?SetField|SetField)\w*:")
+_NO_MEMORY = re.compile(r"(out of|failed to allocate|insufficient|not enough) memory|no space for", re.I)
 _NO_CODEC = re.compile(r"compression support is not configured|not implemented|not supported", re.I)
 
 
@@ -134,6 +135,8 @@ def _decode(data: bytes, max_pixels: int, counts: tuple[int, int], described: st
             raise Unfit("unsupported_format", f"Pillow knows no such TIFF ({described}): convert it to PNG or .npy") from unfit
         if not errors:
             raise
+        if _NO_MEMORY.search(errors[0]):
+            raise MemoryError(errors[0]) from unfit
         if _NO_CODEC.search(errors[0]):
             raise Unfit("unsupported_format", f"{errors[0]} ({described}): convert it to PNG or .npy") from unfit
         raise Unfit(unfit.code, f"{unfit.detail}; libtiff says: {errors[0]}") from unfit
@@ -163,11 +166,15 @@ def _load_pages(data: bytes, count: int) -> list[int]:
             except (SyntaxError, KeyError):
                 strange.append(page)
                 continue
+            except MemoryError:
+                raise
             # Pillow raises TypeError, ValueError, OSError, struct.error and others for what it cannot set up or decode.
             except Exception as error:
                 raise _undecoded(page, error) from error
             try:
                 picture.load()
+            except MemoryError:
+                raise
             # The same classes again.
             except Exception as error:
                 raise _undecoded(page, error) from error

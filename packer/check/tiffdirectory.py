@@ -20,7 +20,7 @@ STRIP_OFFSETS, ORIENTATION, SAMPLES, ROWS_PER_STRIP, STRIP_COUNTS, PLANAR, FAX_O
 COLOR_MAP, TILE_WIDTH, TILE_LENGTH, TILE_OFFSETS, TILE_COUNTS = 320, 322, 323, 324, 325
 EXTRA_SAMPLES, SAMPLE_FORMAT, JPEG_TABLES, SUBSAMPLING = 338, 339, 347, 530
 
-PREDICTOR = 317
+PREDICTOR, IMAGE_DEPTH, TILE_DEPTH = 317, 32997, 32998
 
 _SINGLE = (
     WIDTH, LENGTH, COMPRESSION, PHOTOMETRIC, FILL_ORDER, SAMPLES, ROWS_PER_STRIP, PLANAR, PREDICTOR, TILE_WIDTH, TILE_LENGTH,
@@ -151,7 +151,7 @@ class Directory:
 
         Raises:
             Unfit: ``truncated`` where values lie outside the file, ``corrupt`` for a wrong type or number of values, and where
-                an expected tag is missing from a directory whose order is disturbed as well.
+                an expected tag is missing and another stands in its place.
         """
         for tag in (*_SINGLE, *LISTS):
             if tag not in self.entries:
@@ -174,7 +174,7 @@ class Directory:
         if ambiguous := [tag for tag in self.twice if tag in (*_SINGLE, *LISTS)]:
             raise Unfit("corrupt", f"tag {ambiguous[0]} has two entries that differ")
         missing = [tag for tag in _EXPECTED if tag not in self.entries]
-        if missing and list(self.entries) != sorted(self.entries):
+        if missing and _has_one_out_of_place([*self.entries], missing[0]):
             raise Unfit("corrupt", f"tag {missing[0]} is missing, and the tags are not in order: {_shown(self.entries)}")
 
     def damaged_metadata(self) -> str:
@@ -250,6 +250,14 @@ def _read(data: bytes, start: int, form: _Form, number: int) -> Directory:
             twice.append(tag)
         entries[tag] = (kind, count, value)
     return Directory(number, start, end + wide, entries, twice, data, form)
+
+
+def _has_one_out_of_place(entries: list[int], missing: int) -> bool:
+    """Whether the tags would be in order if one of them were the missing one. Some writers never put them in order."""
+    if entries == sorted(entries):
+        return False
+    places = ([*entries[:at], missing, *entries[at + 1 :]] for at in range(len(entries)))
+    return any(candidate == sorted(candidate) for candidate in places)
 
 
 def _shown(entries: Iterable[int]) -> str:

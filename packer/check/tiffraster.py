@@ -12,6 +12,7 @@ from packer.check.tiffdirectory import (
     COMPRESSION,
     FAX_OPTIONS,
     FILL_ORDER,
+    IMAGE_DEPTH,
     LENGTH,
     PHOTOMETRIC,
     PLANAR,
@@ -21,6 +22,7 @@ from packer.check.tiffdirectory import (
     STRIP_OFFSETS,
     SUBSAMPLING,
     TILE_COUNTS,
+    TILE_DEPTH,
     TILE_LENGTH,
     TILE_OFFSETS,
     TILE_WIDTH,
@@ -91,6 +93,9 @@ def raster_of(directory: Directory) -> Raster | None:
     samples = directory.number_of(SAMPLES, 1)
     bits = set(directory.numbers(BITS) or (1,))
     tiled = TILE_WIDTH in directory.entries
+    slices = max(directory.number_of(IMAGE_DEPTH, 1), directory.number_of(TILE_DEPTH, 1))
+    if slices > 1:
+        raise Unfit("unsupported_format", f"a volume of {slices:,} slices in one picture: save it as .npy")
     if not (width and length and samples) or len(bits) != 1 or compression == _OLD_JPEG:
         return None
     if tiled and TILE_OFFSETS in directory.entries and STRIP_OFFSETS in directory.entries:
