@@ -52,6 +52,18 @@ STREAM = compress(PIXELS, 4, False)
 COMMENT = b"!\xfe\x05hello\0"
 
 
+@pytest.mark.parametrize("bits", [8, 9, 10, 11])
+def test_more_bits_a_pixel_than_the_colours_need_are_odd_but_harmless(bits: int) -> None:
+    """Pillow reads such a file as it is meant, and a photograph from the wild has 11."""
+    codes = [code for at in range(0, 1200, 40) for code in (1 << bits, *PIXELS[at : at + 40])]
+    data = gif(image(pack_codes([(code, bits + 1) for code in [*codes, (1 << bits) + 1]], False), bits=bits))
+    verdict = judge(data)
+    assert isinstance(verdict, Kept), verdict
+    assert verdict.warnings == ()
+    with Image.open(io.BytesIO(data)) as picture:
+        assert picture.tobytes() == PIXELS
+
+
 def codes_of(data: list[int], bits: int = 5) -> bytes:
     return pack_codes([(code, bits) for code in data], False)
 
@@ -139,7 +151,12 @@ DAMAGED = {
     "the second picture": (gif(image(STREAM), image(MISSING)), "corrupt", r"picture 2 at byte \d+: 20 of 1,200 pixels"),
     "no picture": (gif(COMMENT), "corrupt", "without any picture"),
     "an unknown block": (gif(image(STREAM), b"\x07"), "corrupt", r"byte [\d,]+ is 0x07, where a block"),
-    "nine bits a pixel": (gif(image(STREAM, bits=9)), "corrupt", "9 bits a pixel"),
+    "twelve bits a pixel": (gif(image(STREAM, bits=12)), "corrupt", "12 bits a pixel"),
+    "a pixel above 255": (
+        gif(image(pack_codes([(512, 10), (256, 10), (513, 10)], False), 1, 1, bits=9), colours=0),
+        "corrupt",
+        "a pixel of colour 256, there are 256 at most",
+    ),
     "too large": (gif(image(STREAM, width=60_000, height=60_000)), "too_large", "60000 × 60000"),
     "too large by its place": (gif(image(STREAM, at=60_000)), "too_large", "60040 × 60030"),
     "cut before a picture": (gif(COMMENT, end=b""), "truncated", "ends at byte 70, before any picture"),

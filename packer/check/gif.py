@@ -20,7 +20,9 @@ __all__ = ["check"]
 
 _IMAGE, _EXTENSION, _END = 0x2C, 0x21, 0x3B
 _CONTROL = 0xF9
-_SMALLEST, _LARGEST = 1, 8  # bits of a pixel: decoders refuse more than 8, and write 2 for a picture of one bit
+# Bits of a pixel: encoders write 2 for a picture of one bit, and one has written 11 for a picture of 256 colours, which some
+# decoders refuse (giflib), but not Pillow.
+_SMALLEST, _LARGEST = 1, 11
 
 
 @dataclass(slots=True)
@@ -100,6 +102,8 @@ def _take_image(data: bytes, at: int, found: _Walk, max_pixels: int) -> int:
     except Unfit as unfit:
         raise Unfit(unfit.code, f"{unfit.detail}; it should hold {width} × {height} pixels") from None
     highest = _require_all_pixels(stream, bits, width * height, where)
+    if highest > 255:
+        raise Unfit("corrupt", f"{where}: a pixel of colour {highest}, there are 256 at most")
     if not colours:
         if not found.colourless:
             found.notes.append(
