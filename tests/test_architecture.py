@@ -28,7 +28,7 @@ LAYERS = (
     {"exif", "files", "names", "npyheader", "pngchunks"},
     {"check", "checksums", "index", "manifest", "plan"},
     {"duplicates", "listing", "labels", "scan", "report", "commit", "options"},
-    {"formats", "extents", "store", "checkers", "decode", "intake", "inspection", "quarantine"},
+    {"formats", "extents", "store", "checkers", "workers", "decode", "intake", "inspection", "quarantine"},
     {"pack", "job", "checking", "verify", "datasets", "demo"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import packer.workers
 from packer.check import CheckSettings
 from packer.checkers import CheckPool
 from packer.errors import PackerError
@@ -222,6 +224,128 @@ def test_one_file_can_be_judged_again_in_the_middle(tmp_path: Path) -> None:
         assert len(list(verdicts)) == 199
 
 
+# Deaths that are no file's fault
+
+UNLUCKY = """
+import os, signal
+from packer.model import Kept
+poisoned = False
+def check(path, settings, checksum=""):
+    global poisoned
+    if b"poison" in path:
+        poisoned = True
+    if b"victim" in path and poisoned:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if b"unlucky" in path:
+        with open(path + b".tries", "ab") as tries:
+            tries.write(b"x")
+        if os.path.getsize(path + b".tries") < 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return Kept("npy", 1, 2)
+"""
+
+
+@pytest.fixture
+def unlucky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "unlucky_check.py").write_text(UNLUCKY)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "unlucky_check:check"
+
+
+def test_file_whose_worker_is_killed_from_outside_again_and_again_is_kept(tmp_path: Path, unlucky: str) -> None:
+    """The kernel ends a process for lack of memory, often one that did nothing: with its chunk, and then alone."""
+    with pool(tmp_path, workers=1, check=unlucky) as checkers:
+        assert outcomes(checkers.verdicts(sources(["a", "unlucky", "b"]))) == {}
+
+
+def test_crash_that_an_earlier_file_has_prepared_costs_no_file(tmp_path: Path, unlucky: str) -> None:
+    """A decoder that spoils the memory of its process lets a later file crash there, which is sound."""
+    with pool(tmp_path, workers=1, check=unlucky) as checkers:
+        assert outcomes(checkers.verdicts(sources(["a", "poison", "victim1", "victim2", "b"]))) == {}
+
+
+def test_worker_that_something_ends_while_it_starts_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = f"import os, signal\ntry: os.mkdir({str(tmp_path / 'mark')!r})\nexcept OSError: pass\n"
+    monkeypatch.setattr(packer.workers, "_BOOT", f"{once}else: os.kill(os.getpid(), signal.SIGKILL)\n{packer.workers._BOOT}")
+    with pool(tmp_path, workers=1) as checkers:
+        assert outcomes(checkers.verdicts(sources(["fine1", "fine2"]))) == {}
+    assert (tmp_path / "mark").exists()
+
+
+def test_worker_that_never_starts_does_not_keep_the_job_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packer.workers, "_BOOT", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    monkeypatch.setattr(packer.workers, "_START_S", 0.5)
+    with pool(tmp_path, workers=1) as checkers, pytest.raises(PackerError, match=r"did not start within 0\.5 s"):
+        list(checkers.verdicts(sources(["fine"])))
+
+
+SUSPENDED = """
+from packer.check import CheckSettings
+from packer.checkers import CheckPool
+from packer.model import Source
+pool = CheckPool(b"/", CheckSettings(), 1, 2.0, "tests.check_hooks:misbehave")
+pool.recheck(b"fine")
+print("ready", flush=True)
+print(pool.recheck(b"sleep.1000"))
+pool.close()
+"""
+
+
+def test_job_that_was_suspended_finds_no_file_too_slow() -> None:
+    """A batch system stops all processes of a job for an hour; the time in which nothing ran is not the file's."""
+    root = str(Path(__file__).parents[1])
+    job = subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n" + SUSPENDED],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    processes = [job.pid, *workers_of(job.pid)]
+    for number, pause in ((signal.SIGSTOP, 3.0), (signal.SIGCONT, 0.0)):
+        for pid in processes:
+            os.kill(pid, number)
+        time.sleep(pause)
+    assert job.communicate(timeout=30)[0].startswith("Kept(")
+
+
+def test_time_limit_of_centuries_and_no_temporary_folder_are_no_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """``tempfile`` falls back on the current folder, which may be the input, and the input is never changed."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("packer.workers.tempfile.TemporaryFile", refuse)
+    with pool(tmp_path, workers=1, timeout_s=1e12) as checkers:
+        assert outcomes(checkers.verdicts(sources(["fine1"]))) == {}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_system_that_gives_no_more_files_or_threads_is_an_error_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "memfd_create", refuse)
+        with pytest.raises(PackerError, match=r"Too many open files.*--workers"), pool(tmp_path):
+            pass
+
+    def no_thread(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pool(tmp_path) as checkers, monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(PackerError, match=r"can't start new thread.*--workers"):
+            list(checkers.verdicts(sources(["fine"])))
+    assert not workers_of(os.getpid())
+
+
 # The end of a pool
 
 
@@ -288,7 +412,7 @@ def test_interpreter_that_is_gone_is_an_error_with_its_reason(tmp_path: Path, mo
 
 def test_worker_that_could_be_started_is_ended_when_another_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     popen = subprocess.Popen
-    started = []
+    started: list[subprocess.Popen[bytes]] = []
 
     def first_only(*arguments, **options):  # type: ignore[no-untyped-def]
         if started:

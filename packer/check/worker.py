@@ -28,6 +28,7 @@ _RLIMIT_BASE_BYTES = 512 << 20
 _RLIMIT_BYTES_A_PIXEL = 10  # a progressive JPEG keeps 6 for its coefficients and Pillow 4; a lossless WebP 4 and 4
 _RLIMIT_FILE_COPIES = 4
 _COMMON_FILE_BYTES = 64 << 20
+_MAX_FILE_BYTES = 16 << 20  # of standard error, the only file that a worker writes
 
 CheckFunction = Callable[[bytes, CheckSettings, str], Verdict]
 
@@ -62,7 +63,7 @@ def decode_verdict(values: list[Any]) -> Verdict:
 def main() -> None:
     """Serve until standard input ends. The first line says how to check."""
     _die_with_parent()
-    _leave_no_core_dump()
+    _write_no_large_file()
     answers = _take_over_stdout()
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     first = sys.stdin.buffer.readline()
@@ -134,12 +135,15 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _leave_no_core_dump() -> None:
-    """A hundred crashes must not fill the disk with the memory of a hundred workers."""
+def _write_no_large_file() -> None:
+    """A hundred crashes must not fill the disk with the memory of a hundred workers, nor one decoder with its complaints."""
     if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        if hard == resource.RLIM_INFINITY or hard > _MAX_FILE_BYTES:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
 
 
 def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:
