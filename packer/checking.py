@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from packer.inspection import Inspection, require_folder
 from packer.options import InputOptions, InputSummary, OnProgress
 from packer.report import ReportWriter
 
-__all__ = ["check_folder"]
+__all__ = ["check_folder", "judge_folder"]
+
+Refusal = InputError | TooManySkippedError
 
 
 def check_folder(
@@ -28,7 +31,7 @@ def check_folder(
 
     Args:
         source: the folder; class folders in its first level give the labels.
-        report: where the report is written; an earlier one is replaced.
+        report: where the report is written, not in the folder; an earlier one is replaced.
         options: how; the defaults where left out.
         on_progress: called now and then, from this thread.
 
@@ -39,16 +42,26 @@ def check_folder(
         TooManySkippedError: more files are skipped than the options allow.
         DatasetError: the dataset that the classes are to be taken from cannot be opened.
     """
-    options = options or InputOptions()
+    summary, refusal = judge_folder(
+        Path(source), Path(report), options or InputOptions(), on_progress or (lambda progress: None)
+    )
+    if refusal is not None:
+        raise refusal
+    return summary
+
+
+def judge_folder(
+    root: Path, report: Path, options: InputOptions, on_progress: OnProgress
+) -> tuple[InputSummary, Refusal | None]:
+    """As ``check_folder``, but an error because of what the files are is returned: then there is a report all the same."""
     options.require_sound()
-    root, target = Path(source), Path(report)
     require_folder(root)
-    if os.path.lexists(target) and not target.is_file():
-        raise OutputError(f"{target}: is no regular file, so the report is not written there")
-    partial = target.with_name(f".{target.name}.partial")
+    target = _report_place(root, report)
+    # A name of its own: two jobs may write to one place, and whoever may write there could leave a link under a known name.
+    partial = target.with_name(f".pack-check-{secrets.token_hex(8)}.partial")
     started = time.perf_counter()
     try:
-        with Inspection(root, options, on_progress or (lambda progress: None), read=False) as inspection:
+        with Inspection(root, options, on_progress, read=False) as inspection:
             inspection.scan()
             with ReportWriter(partial) as writer:
                 for _ in inspection.kept(writer):
@@ -58,15 +71,23 @@ def check_folder(
     except OSError as error:
         if isinstance(error, OutputError):
             raise
-        raise OutputError(f"{target}: the report cannot be written: {error.strerror or error}") from error
+        raise OutputError(f"{report}: the report cannot be written: {error.strerror or error}") from error
     finally:
         discard_path(partial)
-    if refusal is not None:
-        raise refusal
-    return InputSummary(**inspection.counts(writer), seconds=time.perf_counter() - started)
+    return InputSummary(**inspection.counts(writer), seconds=time.perf_counter() - started), refusal
 
 
-def _finish(inspection: Inspection, report: ReportWriter) -> InputError | TooManySkippedError | None:
+def _report_place(root: Path, report: Path) -> Path:
+    """The real path of the report: where it is a link, the file that this leads to is replaced, and not the link."""
+    real_root, target = Path(os.path.realpath(root)), Path(os.path.realpath(report))
+    if target == real_root or real_root in target.parents:
+        raise OutputError(f"{report}: lies in the input, which is never changed; choose another place for the report")
+    if os.path.lexists(target) and not os.path.isfile(target):
+        raise OutputError(f"{report}: is no regular file, so the report is not written there")
+    return target
+
+
+def _finish(inspection: Inspection, report: ReportWriter) -> Refusal | None:
     try:
         inspection.finish(report)
     except (InputError, TooManySkippedError) as refusal:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from packer.errors import PackerError
 from packer.files import discard
 from packer.model import display_name
 
@@ -29,7 +30,7 @@ class ReportWriter:
     """Writes the report, and counts what is in it.
 
     Attributes:
-        path: the file.
+        path: the file, which is made.
         skipped: number of files skipped, by code.
         warned: number of warnings, by code.
         examples: the first few paths of each code that files were skipped with.
@@ -37,7 +38,7 @@ class ReportWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("w", encoding="ascii", newline="\n")
+        self._file = path.open("x", encoding="ascii", newline="\n")
         self.skipped: Counter[str] = Counter()
         self.warned: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
@@ -46,8 +47,8 @@ class ReportWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if error is None:
-            self._file.close()
+        if error is None or isinstance(error, PackerError):
+            self._file.close()  # who is told why nothing was packed reads the report, so it must be whole
         else:
             discard(self._file)
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import stat
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from packer import OutputError, check_folder
-from tests.check_hooks import run_pack
+from packer.quarantine import copy_skipped
+from tests.check_hooks import as_nobody, environment, pack_command, run_pack
 from tests.inputs import jpeg, npy, pack, png, write_tree
 
 FILES: dict[str | bytes, bytes] = {
@@ -131,6 +138,77 @@ def test_report_replaces_a_file_and_nothing_else(tmp_path: Path, root: Path) -> 
     assert sorted(os.listdir(tmp_path)) == ["folder", "in", "report.jsonl"]
 
 
+@pytest.mark.parametrize("place", ["in/report.jsonl", "in/a/1.jpg", "link", "in/../in/new.jsonl"])
+def test_report_never_goes_into_the_input(tmp_path: Path, root: Path, place: str) -> None:
+    os.symlink("in/a/1.jpg", tmp_path / "link")
+    before = snapshot(root)
+    done = run_pack("check", "in", "-o", place, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{place}: lies in the input" in done.stderr
+    assert snapshot(root) == before
+
+
+def test_report_at_a_link_replaces_what_it_leads_to(tmp_path: Path, root: Path) -> None:
+    """``/dev/stdout`` is one: it would be gone."""
+    (tmp_path / "report.jsonl").write_text("old")
+    os.symlink("report.jsonl", tmp_path / "link")
+    check_folder(root, tmp_path / "link")
+    assert os.readlink(tmp_path / "link") == "report.jsonl"
+    assert "truncated" in (tmp_path / "report.jsonl").read_text()
+
+
+def test_standard_output_by_another_name_gets_the_rows_and_nothing_else(tmp_path: Path, root: Path) -> None:
+    expected = run_pack("check", "in", "-o", "-", cwd=tmp_path).stdout
+    assert run_pack("check", "in", "-o", "/dev/stdout", cwd=tmp_path).stdout == expected
+    with (tmp_path / "rows").open("w") as file:
+        command = pack_command("check", "in", "-o", "rows")
+        subprocess.run(command, cwd=tmp_path, env=environment(), stdout=file, check=True, timeout=60)
+    assert (tmp_path / "rows").read_text() == expected
+
+
+def test_two_jobs_and_a_trap_under_the_unfinished_name_do_not_meet(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    os.symlink("mine", tmp_path / ".report.jsonl.partial")
+    check_folder(root, tmp_path / "report.jsonl", on_progress=lambda progress: _check_once_inside(root, tmp_path))
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert len((tmp_path / "report.jsonl").read_text().splitlines()) == 5
+    assert sorted(os.listdir(tmp_path)) == [".report.jsonl.partial", "in", "inner.mark", "mine", "report.jsonl"]
+
+
+def _check_once_inside(root: Path, folder: Path) -> None:
+    if not (folder / "inner.mark").exists():
+        (folder / "inner.mark").write_text("")
+        check_folder(root, folder / "report.jsonl")
+
+
+def test_report_of_before_is_not_shown_where_the_job_ends_without_one(tmp_path: Path) -> None:
+    write_tree(tmp_path / "in", {"train/1.npy": npy([1]), "val/1.npy": npy([1])})
+    old = '{"path": "train/1.npy", "outcome": "skipped", "code": "corrupt", "detail": "long ago"}\n'
+    (tmp_path / "report.jsonl").write_text(old)
+    for arguments in ((), ("--json",), ("--quarantine", "bad")):
+        done = run_pack("check", "in", "-o", "report.jsonl", *arguments, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "splits" in done.stderr
+    assert (tmp_path / "report.jsonl").read_text() == old
+    assert sorted(os.listdir(tmp_path)) == ["in", "report.jsonl"]
+
+
+@pytest.mark.parametrize("place", ["in", "missing"])
+def test_no_place_for_temporary_files_is_one_message_with_a_way_out(tmp_path: Path, root: Path, place: str) -> None:
+    """In the input is none: ``tempfile`` falls back on the current folder."""
+    before = snapshot(root)
+    code = f"import tempfile; tempfile.tempdir = {str(tmp_path / place)!r}; from packer.cli import main; main()"
+    command = [sys.executable, "-c", code, "check", "in"]
+    for more, status in (([], 1), (["-o", "report.jsonl"], 0)):
+        done = subprocess.run(
+            [*command, *more], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        assert ("TMPDIR" in done.stderr) == bool(status)
+    assert snapshot(root) == before
+
+
 # --quarantine
 
 
@@ -169,3 +247,79 @@ def test_empty_folder_may_be_the_quarantine_and_packing_goes_on_after_it(tmp_pat
     (tmp_path / "bad").mkdir()
     assert run_pack("check", "in", "--quarantine", "bad", "-q", cwd=tmp_path).stdout == ""
     assert pack(root).skipped == {"truncated": 1, "not_an_image": 1, "empty_file": 1}
+
+
+def test_quarantine_needs_no_locale(tmp_path: Path) -> None:
+    write_tree(tmp_path / "in", {"日本.jpg": b"text", "a.npy": npy([1])})
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run_pack("check", "in", "--quarantine", "bad", cwd=tmp_path, env=plain)
+    assert done.returncode == 0, done.stderr
+    assert os.listdir(tmp_path / "bad") == ["日本.jpg"]
+
+
+def test_quarantine_does_not_follow_a_link_that_packing_does_not_follow(tmp_path: Path) -> None:
+    """A hostile archive holds a link to a private key; who sends the quarantine on must not send the key."""
+    write_tree(tmp_path, {"in/a.npy": npy([1]), "in/bad.jpg": b"text", "key": b"secret"})
+    os.symlink("../key", tmp_path / "in/b.jpg")
+    os.symlink("bad.jpg", tmp_path / "in/c.jpg")
+    done = run_pack("check", "in", "--quarantine", "bad", cwd=tmp_path)
+    assert "b.jpg: not copied to the quarantine: a link that leaves the input" in done.stderr
+    assert sorted(os.listdir(tmp_path / "bad")) == ["bad.jpg", "c.jpg"]
+    run_pack("check", "in", "--quarantine", "all", "--follow-links", cwd=tmp_path)
+    assert (tmp_path / "all/b.jpg").read_bytes() == b"secret"
+
+
+def test_full_disk_leaves_no_part_of_a_file_and_the_rows_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write_tree(tmp_path / "in", {"1.jpg": b"x" * 3_000_000, "2.jpg": b"y"})
+    rows: list[dict[str, Any]] = [{"path": name, "outcome": "skipped"} for name in ("1.jpg", "2.jpg")]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, before[1]))  # fails in the middle, as a full disk does
+    try:
+        with pytest.raises(OutputError, match=r"1\.jpg: cannot be written.*--quarantine"):
+            list(copy_skipped(root, rows, tmp_path / "bad"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path / "bad") == []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9, 9, 0))
+    with pytest.raises(OutputError, match="it has 3,000,000 bytes, 0 are free"):
+        list(copy_skipped(root, rows, tmp_path / "other"))
+    code = (
+        "import shutil; shutil.disk_usage = lambda path: shutil._ntuple_diskusage(9, 9, 0)\nfrom packer.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "check", "in", "--quarantine", "third", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    assert "skipped not_an_image 1.jpg" in done.stdout
+    assert "third/1.jpg: cannot be written" in done.stderr
+
+
+REQUIRE = """
+import sys
+from pathlib import Path
+from packer.quarantine import require_quarantine
+try:
+    require_quarantine(Path("in"), Path(sys.argv[1]))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "phrase"),
+    [
+        ("closed/bad", "cannot be written"),
+        ("in/../closed/x/y", "cannot be written"),
+        ("hidden", "Permission denied"),
+        ("file/bad", "file is no folder"),
+    ],
+)
+def test_quarantine_that_cannot_be_made_is_refused_before_any_work(place: str, phrase: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
+        root = write_tree(folder, {"in/a.npy": npy([1]), "file": b"mine"})
+        root.chmod(0o755)
+        (root / "closed").mkdir(mode=0o555)
+        (root / "hidden").mkdir(mode=0o333)
+        done = as_nobody(REQUIRE, place, cwd=root)
+        (root / "hidden").chmod(0o755)
+    assert done.stdout.startswith("OutputError"), done
+    assert phrase in done.stdout
