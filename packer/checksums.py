@@ -7,12 +7,15 @@ number of digits says.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import hashlib
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import xxhash
 
 from packer.errors import InputError
 from packer.files import read_regular_file
@@ -22,7 +25,7 @@ __all__ = ["Checksums", "require_checksum"]
 
 _ALGORITHMS = {32: "md5", 40: "sha1", 56: "sha224", 64: "sha256", 96: "sha384", 128: "sha512"}  # by hexadecimal digits
 _LINE = re.compile(rb"(\\?)([0-9a-fA-F]{32,128}) [ *](.+)", re.DOTALL)
-_TAGGED = re.compile(rb"(\\?)[A-Z0-9/-]{2,12} \((.+)\) = ([0-9a-fA-F]{32,128})")
+_TAGGED = re.compile(rb"(\\?)([A-Z0-9/-]{2,12}) \((.+)\) = ([0-9a-fA-F]{32,128})", re.DOTALL)
 _ESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
 _MAX_LIST_BYTES = 8 << 30
 
@@ -32,11 +35,13 @@ class Checksums:
 
     Args:
         path: the list.
-        root: the input. Names in the list are absolute, or relative to the list's own folder where that holds the input, or
-            relative to the input.
+        root: the input. Names in the list are absolute, or relative to the list's own folder, or relative to the input.
 
     Raises:
-        InputError: the list cannot be read, or has a line that is none of a checksum list.
+        InputError: the list cannot be read, has a line that is none of a checksum list, or contradicts itself.
+
+    Attributes:
+        digest: xxh3-128 of the list.
     """
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -44,10 +49,11 @@ class Checksums:
             text = read_regular_file(os.fsencode(path), _MAX_LIST_BYTES)
         except Unfit as unfit:
             raise InputError(f"{path}: {unfit.detail}") from None
+        self.digest = xxhash.xxh3_128_hexdigest(text)
         self._prefixes = tuple(_prefixes(path, root))
         self._expected: dict[bytes, bytes] = {}
         self._met: set[bytes] = set()
-        for number, line in enumerate(text.split(b"\n"), 1):
+        for number, line in enumerate(text.removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
             if line.strip() and not line.startswith(b"#"):
                 self._add(path, number, line.removesuffix(b"\r"))
 
@@ -67,7 +73,9 @@ class Checksums:
         if match := _LINE.fullmatch(line):
             escaped, digits, name = match.groups()
         elif match := _TAGGED.fullmatch(line):
-            escaped, name, digits = match.groups()
+            escaped, tag, name, digits = match.groups()
+            if tag.decode().lower() != _ALGORITHMS.get(len(digits)):  # SHA3-256 has as many digits as SHA256
+                raise InputError(f"{path}: line {number:,} has a {tag.decode()} checksum; {_known()} are known")
         else:
             raise InputError(f"{path}: line {number:,} is no checksum with a name ({display_name(line[:60])})")
         if len(digits) not in _ALGORITHMS:
@@ -76,7 +84,12 @@ class Checksums:
             name = re.sub(rb"\\.", lambda found: _ESCAPES.get(found[0], found[0]), name)
         name = re.sub(rb"^(\./+)+", b"", name)
         prefix = next((prefix for prefix in self._prefixes if name.startswith(prefix)), b"")
-        self._expected[name[len(prefix) :]] = bytes.fromhex(digits.decode())
+        name, digest = name[len(prefix) :], bytes.fromhex(digits.decode())
+        before = self._expected.setdefault(name, digest)
+        if before != digest and len(before) == len(digest):
+            raise InputError(f"{path}: line {number:,} gives {display_name(name)} another checksum than a line before")
+        if len(before) < len(digest):
+            self._expected[name] = digest  # lists of two kinds in one: the longer says more
 
 
 def require_checksum(data: bytes, expected: str) -> None:
@@ -99,7 +112,7 @@ def _prefixes(path: Path, root: Path) -> Iterator[bytes]:
         folders.append(os.path.relpath(real_root, os.path.realpath(path.parent)))
     for folder in folders:
         prefix = os.fsencode(folder).replace(os.fsencode(os.sep), b"/").rstrip(b"/")
-        if prefix != b"." and not prefix.startswith(b".."):
+        if prefix != b".":
             yield prefix + b"/"
 
 

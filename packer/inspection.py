@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -26,6 +27,7 @@ from packer.scan import scan
 __all__ = ["Inspection", "require_folder"]
 
 _PATHS = 5  # of a content that several files have
+_MAX_CLASSES_BYTES = 32 << 20  # half of a manifest: see ``packer.manifest``
 
 
 class Inspection:
@@ -43,6 +45,7 @@ class Inspection:
         listing: the candidate files, after ``scan``.
         samples: number of files kept so far.
         payload_bytes: their bytes together.
+        checksums_digest: of the user's list of checksums, empty where there is none.
     """
 
     def __init__(
@@ -69,12 +72,14 @@ class Inspection:
         self.listing = Listing()
         self.samples = 0
         self.payload_bytes = 0
+        self.checksums_digest = ""
 
     def __enter__(self) -> Inspection:
         """Start the workers, which load their decoders while the folder is scanned."""
         options = self._options
         if options.checksums is not None:
             self._checksums = Checksums(options.checksums, self._root)
+            self.checksums_digest = self._checksums.digest
         if options.check != "none":
             workers = options.workers or available_cpus()
             self._pool = CheckPool(
@@ -90,7 +95,8 @@ class Inspection:
         """List the candidate files.
 
         Raises:
-            InputError: there are none, their labels would be a guess, or the list of checksums is about other files.
+            InputError: there are none, their labels would be a guess, their classes are too many, or the list of checksums is
+                about other files.
             DatasetError: the dataset that classes are to be taken from cannot be opened.
         """
         self.listing = scan(
@@ -107,6 +113,12 @@ class Inspection:
             raise InputError(
                 f"{self._options.checksums}: names none of the {len(self.listing):,} files, the first of which is "
                 f"{display_name(self.listing[0].name)}. Names are taken relative to the list's folder or to {self._root}."
+            )
+        names = [display_name(name) for name in self.listing.classes]
+        if len(json.dumps(names, indent=1)) > _MAX_CLASSES_BYTES:
+            raise InputError(
+                f"{self._root}: the names of its {len(names):,} classes are longer together than a manifest can hold. "
+                "Use shorter names, or --labels none."
             )
         return self.listing
 
@@ -146,8 +158,9 @@ class Inspection:
         """
         listing = self.listing
         self._report_checksums(report)
+        name_of = dict(zip(listing.class_labels, listing.classes, strict=True))
         for group in self._duplicates.groups():
-            self._report_duplicates(group, report)
+            self._report_duplicates(group, name_of, report)
         for name, note in listing.notes:
             report.warn(name, note.code, note.detail)
         for name, label in zip(listing.classes, listing.class_labels, strict=True):
@@ -183,10 +196,9 @@ class Inspection:
             "ignored": dict(sorted(self.listing.ignored.items())),
         }
 
-    def _report_duplicates(self, group: DuplicateGroup, report: ReportWriter) -> None:
+    def _report_duplicates(self, group: DuplicateGroup, name_of: dict[int, bytes], report: ReportWriter) -> None:
         sources = [self.listing[int(index)] for index in group.sources[:_PATHS]]
         labels = sorted({self.listing.label(int(index)) for index in group.sources})
-        name_of = dict(zip(self.listing.class_labels, self.listing.classes, strict=True))
         classes = [display_name(name_of[label]) for label in labels if label in name_of]
         count = len(group.sources)
         detail = f"{count:,} files have these bytes (xxh3-64 {group.digest:016x})"

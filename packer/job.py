@@ -25,6 +25,8 @@ from packer.verify import payload_findings
 
 __all__ = ["Job"]
 
+_MAX_MANIFEST_BYTES = 64 << 20  # a larger one is not read: see ``packer.manifest``
+
 
 class Job:
     """Packs one folder into a partial folder and commits it; the options are known to be sound."""
@@ -64,9 +66,15 @@ class Job:
             except (InputError, TooManySkippedError) as error:
                 raise type(error)(f"{error}. Nothing was packed. Report: {self._rescue(path)}") from None
         manifest = self._manifest(listing, written)
+        content = manifest.to_json()
+        if len(content) > _MAX_MANIFEST_BYTES:
+            raise OutputError(
+                f"{self._target}: {len(manifest.shards):,} shards, more than a manifest holds. Make larger ones "
+                "(--shard-size, --shard-samples)."
+            )
         self._read_back(manifest)
         files = [*(shard.file for shard in manifest.shards), INDEX_FILE, NAMES_FILE, REPORT_FILE]
-        self._staging.commit(manifest.to_json(), files)
+        self._staging.commit(content, files)
         return Summary(
             **inspection.counts(report),
             output=self._target,
@@ -139,7 +147,7 @@ class Job:
         if options.classes_from is not None:
             shaping["classes_from"] = True
         if options.checksums is not None:
-            shaping["checksums"] = file_digest(options.checksums)
+            shaping["checksums"] = self._inspection.checksums_digest
         if self._container.has_shards:
             shaping |= {"shard_bytes": self._limits.size_bytes, "shard_samples": self._limits.samples}
         classes = tuple(display_name(name) for name in listing.classes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import os
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ LABEL_RULES = ("auto", "folder", "number", "none")
 
 _SPLIT_NAMES = frozenset(b"train training trainval val valid validation test testing dev eval evaluation".split())
 _SHOWN = 12  # classes in a warning
+_MAX_NAME_BYTES = 1024  # no file system takes more, most take 255
 _MAX_LIST_BYTES = 64 << 20
 
 
@@ -53,27 +56,42 @@ def load_classes(source: Path) -> KnownClasses:
     """The classes of a packed dataset, or those in a text file, one a line in the order of their labels.
 
     Raises:
-        InputError: the file cannot be read, is empty, or names a class twice; the dataset has no classes.
+        InputError: the file cannot be read, is empty, or has a class twice or one that no folder can be called; the dataset
+            has no classes.
         DatasetError: the dataset cannot be opened.
     """
     if source.is_dir():
         manifest = load_manifest(source)
         if not manifest.classes:
             raise InputError(f"{source}: was packed without labels, so no classes can be taken from it")
-        names = {name.encode("utf-8", "surrogateescape"): label for name, label in manifest.class_to_idx.items()}
+        try:
+            names = {name.encode("utf-8", "surrogateescape"): label for name, label in manifest.class_to_idx.items()}
+        except UnicodeEncodeError as error:
+            raise InputError(f"{source}: no folder can be called like its class {error.object!a}") from None
+        _require_folder_names(source, names)
         return KnownClasses(str(source), manifest.labels, names)
     try:
         text = read_regular_file(os.fsencode(source), _MAX_LIST_BYTES)
     except Unfit as unfit:
-        raise InputError(f"{source}: {unfit.detail}") from None
+        problem = "is larger than any list of classes" if unfit.code == "too_large" else unfit.detail
+        raise InputError(f"{source}: {problem}") from None
     lines = text.removeprefix(codecs.BOM_UTF8).split(b"\n")
     classes = [name for line in lines if (name := line.removesuffix(b"\r"))]
-    twice = sorted({name for name in classes if classes.count(name) > 1}) if len(set(classes)) < len(classes) else []
+    twice = sorted(name for name, count in Counter(classes).items() if count > 1)
     if twice:
         raise InputError(f"{source}: names a class twice: {_some(twice)}")
     if not classes:
         raise InputError(f"{source}: names no class; one a line is expected, in the order of the labels")
+    _require_folder_names(source, classes)
     return KnownClasses(str(source), "folder", {name: label for label, name in enumerate(classes)})
+
+
+def _require_folder_names(source: Path, names: Iterable[bytes]) -> None:
+    """Refuse classes that no folder can have: they are no list of classes, but another file, or a forged manifest."""
+    for name in names:
+        if name in (b"", b".", b"..") or b"/" in name or b"\0" in name or len(name) > _MAX_NAME_BYTES:
+            shown = display_name(name[:60])
+            raise InputError(f"{source}: no folder can be called like its class {shown!a}; one name a line is expected")
 
 
 def number_classes(root: str, folders: list[bytes], rule: str) -> tuple[str, list[int], Note | None]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from packer.errors import OptionError
@@ -86,9 +87,9 @@ def allowed_skips(max_skipped: int | str, files: int) -> int:
         OptionError: neither a number nor a share.
     """
     found = re.fullmatch(r"(\d{1,15})|(\d{1,3}(?:\.\d{1,9})?)\s*%", str(max_skipped).strip(), re.ASCII)
-    if found is None or (found[2] and float(found[2]) > 100):
+    if found is None or (found[2] and Fraction(found[2]) > 100):
         raise OptionError(f"max_skipped {str(max_skipped)!r}; a number of files is expected, or a share such as 5%")
-    return int(found[1]) if found[1] else math.floor(files * float(found[2]) / 100)
+    return int(found[1]) if found[1] else math.floor(files * Fraction(found[2]) / 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
