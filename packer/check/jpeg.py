@@ -14,6 +14,7 @@ import simplejpeg
 from packer.check import mpo, pictures
 from packer.check.jpegholes import find_hole
 from packer.check.jpegmarkers import walk
+from packer.check.jpegwalk import require_sound_scans
 from packer.check.verdict import Finding, require_pixels
 from packer.exif import orientation_or_note
 from packer.model import Note, Unfit
@@ -105,7 +106,8 @@ def _decode(data: bytes, colorspace: str, max_pixels: int) -> list[Note]:
             _strict_or_unfit(_without_profile(data), colorspace)
             return [Note("bad_metadata", "a broken colour profile (ICC)")]
         if _NEEDS_SECOND_DECODER in message:
-            pictures.check(data, "jpeg", max_pixels)
+            pictures.check(data, "jpeg", max_pixels)  # the reader must be able to decode it, but Pillow takes most damage
+            require_sound_scans(data)
             return []
         if _EXTRANEOUS_AT_END in message:
             _strict_or_unfit(_without_padding(data), colorspace)
