@@ -37,6 +37,10 @@ def bmp(
     return struct.pack("<2sIHHI", b"BM", 14 + len(body), 0, 0, start) + body
 
 
+def put_size(data: bytes, size: int) -> bytes:
+    return data[:2] + struct.pack("<I", size) + data[6:]
+
+
 def core(pixels: bytes) -> bytes:
     return struct.pack("<2sIHHIIHHHH", b"BM", 0, 0, 0, 26 + 768, 12, 10, 4, 1, 8) + bytes(768) + pixels
 
@@ -57,7 +61,8 @@ SOUND = {
     "32 bits": written(photo().convert("RGBA")),
     "by hand": bmp(ROWS),
     "top down": bmp(ROWS, height=-4),
-    "the last row is not filled up": bmp(ROWS[:-2]),
+    "no size": put_size(bmp(ROWS), 0),
+    "the size of its headers": put_size(bmp(ROWS), 54),
     "no place of the pixels": bmp(ROWS, start=0),
     "a small palette": bmp(ROWS, colours=10, palette=10),
     "a palette that is counted wrong": bmp(ROWS, colours=3, palette=256),
@@ -67,7 +72,6 @@ SOUND = {
     "RLE8": bmp(RLE8, compression=1),
     "RLE8, mixed": bmp(MIXED * 4 + END, compression=1),
     "RLE8 without end code": bmp(RLE8[:-4], compression=1),
-    "RLE8, a run that is too long at the end of its row": bmp((b"\x06\1\x09\1" + EOL) * 4 + END, compression=1),
     "RLE8, a small palette": bmp(RLE8, compression=1, colours=6, palette=6),
     "RLE4": bmp(RLE4, bits=4, compression=2, palette=16),
 }
@@ -81,6 +85,15 @@ def test_what_encoders_write_is_clean(name: str) -> None:
 
 
 NOTED = {
+    "the last row is not filled up": (
+        bmp(ROWS[:-2]), "bad_metadata", "the last row is not filled up: 46 bytes from byte 1,078 on, 48 are expected; no pixel",
+    ),
+    "a file that should be longer": (
+        put_size(bmp(ROWS), 2000), "bad_metadata", "1,126 bytes, its header says 2,000; every pixel is there",
+    ),
+    "runs that are too long at the end of their rows": (
+        bmp((b"\x06\1\x09\1" + EOL) * 4 + END, compression=1), "bad_metadata", "4 of its 4 rows of 10 pixels end with a run",
+    ),
     "bytes behind the pixels": (bmp(ROWS) + b"junk", "trailing_bytes", "4 bytes"),
     "pixels left out at the end of a row": (
         bmp(b"\x07\x01" + EOL + RLE8[4:], compression=1), "bad_metadata", "3 pixels are left out in its 4 rows",

@@ -82,7 +82,6 @@ SOUND = {
     "no end code, zero bytes behind the pixels": gif(image(without_end_code() + bytes(3))),
     "bytes behind the end code": gif(image(STREAM + b"\0\x07")),
     "a block behind the end code": gif(image(STREAM)[:-1] + b"\x01\0\0"),
-    "zero bytes between blocks": gif(COMMENT, b"\0\0", image(STREAM), b"\0"),
     "comments": gif(COMMENT, image(STREAM), COMMENT),
     "its own colour table": gif(image(STREAM, table=bytes(48)), colours=0),
     "one bit a pixel": gif(image(compress(bytes(600) + b"\1" * 600, 2, False), bits=2), colours=2),
@@ -114,7 +113,17 @@ NOTED = {
     "bytes behind the end": (gif(image(STREAM)) + b"junk", "trailing_bytes", "4 bytes"),
     "no end byte": (gif(image(STREAM), end=b""), "bad_metadata", "no end byte"),
     "no colour table": (gif(image(STREAM), colours=0), "bad_metadata", "picture 1 at byte 13: no colour table"),
-}
+    "zero bytes between blocks": (gif(COMMENT, b"\0\0", image(STREAM), b"\0"), "bad_metadata", "3 zero bytes between its"),
+    "a picture that is partly outside": (
+        gif(image(STREAM, at=29)), "bad_metadata", "picture 1 at byte 61: 40 × 30 at 29, 29 does not fit on a screen of 40",
+    ),
+}  # fmt: skip
+
+
+def test_a_screen_without_a_size_is_as_large_as_its_first_picture() -> None:
+    verdict = judge(gif(image(STREAM, at=3))[:6] + bytes(4) + gif(image(STREAM, at=3))[10:])
+    assert isinstance(verdict, Kept), verdict
+    assert (verdict.width, verdict.height, verdict.warnings) == (43, 33, ())
 
 
 def test_one_note_for_all_pictures_without_a_colour_table() -> None:
@@ -159,6 +168,7 @@ DAMAGED = {
     ),
     "too large": (gif(image(STREAM, width=60_000, height=60_000)), "too_large", "60000 × 60000"),
     "too large by its place": (gif(image(STREAM, at=60_000)), "too_large", "60040 × 60030"),
+    "outside the screen": (gif(image(STREAM, at=30)), "corrupt", "40 × 30 at 30, 30 does not fit on a screen of 40 × 30"),
     "cut before a picture": (gif(COMMENT, end=b""), "truncated", "ends at byte 70, before any picture"),
 }
 

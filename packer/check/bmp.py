@@ -50,8 +50,10 @@ def check(data: bytes, max_pixels: int) -> Finding:
     if header.compression in (_RLE8, _RLE4):
         end = _Runs(data, header).walk(notes)
     else:
-        end = _require_rows(data, header)
+        end = _require_rows(data, header, notes)
     said = int.from_bytes(data[2:6], "little")
+    if said > len(data):  # less is said by many writers: 0, or the size of something else
+        notes.append(Note("bad_metadata", f"{len(data):,} bytes, its header says {said:,}; every pixel is there"))
     end = max(end, header.profile_end, said if said <= len(data) else 0)
     if end < len(data):
         notes.append(Note("trailing_bytes", f"{len(data) - end:,} bytes after the end of the picture"))
@@ -103,7 +105,7 @@ def _read_header(data: bytes, max_pixels: int) -> _Header:
     return _Header(width, abs(height), bits, compression, colours, start, profile_end)
 
 
-def _require_rows(data: bytes, header: _Header) -> int:
+def _require_rows(data: bytes, header: _Header, notes: list[Note]) -> int:
     """All rows must be there; the bytes that fill up the last one need not be. Returns where they end."""
     used = (header.width * header.bits + 7) // 8
     stride = (used + 3) // 4 * 4
@@ -112,6 +114,9 @@ def _require_rows(data: bytes, header: _Header) -> int:
     if found < expected:
         rows = f"{found // stride:,} of {header.height:,} rows"
         raise Unfit("truncated", f"{rows}: {found:,} bytes from byte {header.start:,} on, {expected:,} are expected")
+    if found < stride * header.height:
+        text = f"{found:,} bytes from byte {header.start:,} on, {stride * header.height:,} are expected"
+        notes.append(Note("bad_metadata", f"the last row is not filled up: {text}; no pixel is missing"))
     if header.bits <= 8 and header.colours < 1 << header.bits:
         _require_colours(data, header, used, stride)
     return header.start + stride * header.height
@@ -144,6 +149,7 @@ class _Runs:
         self._header = header
         self._x = self._y = 0
         self._skipped = 0
+        self._too_long = 0
         self._highest = 0
 
     def walk(self, notes: list[Note]) -> int:
@@ -165,6 +171,7 @@ class _Runs:
                 self._x += count
                 self._see(bytes([value]), min(count, 2))
                 is_over, self._x = self._x > width, min(self._x, width)
+                self._too_long += is_over
                 at += 2
             elif value == 0:
                 self._skipped += width - self._x
@@ -183,6 +190,9 @@ class _Runs:
         if self._skipped:
             text = f"{self._skipped:,} pixels are left out in its {height:,} rows, the reader gives colour 0"
             notes.append(Note("bad_metadata", text))
+        if self._too_long:
+            text = f"{self._too_long:,} of its {height:,} rows of {width:,} pixels end with a run that is longer"
+            notes.append(Note("bad_metadata", f"{text}, which the reader cuts off"))
         return at
 
     def _move(self, at: int) -> int:

@@ -34,6 +34,7 @@ class _Walk:
     colours: int
     frames: int = 0
     colourless: int = 0
+    zeros: int = 0
     transparent: int | None = None
     notes: list[Note] = field(default_factory=list)
 
@@ -66,6 +67,7 @@ def _walk_blocks(data: bytes, max_pixels: int) -> _Walk:
         elif kind:
             raise Unfit("corrupt", f"byte {at:,} is 0x{kind:02x}, where a block or the end byte 0x3b is expected")
         else:
+            found.zeros += 1
             at += 1
     else:
         if not found.frames:
@@ -75,6 +77,8 @@ def _walk_blocks(data: bytes, max_pixels: int) -> _Walk:
         )
     if not found.frames:
         raise Unfit("corrupt", f"ends at byte {at:,} without any picture")
+    if found.zeros:
+        found.notes.append(Note("bad_metadata", f"{found.zeros:,} zero bytes between its blocks"))
     return found
 
 
@@ -91,6 +95,7 @@ def _take_image(data: bytes, at: int, found: _Walk, max_pixels: int) -> int:
     left, top, width, height = (int.from_bytes(data[at + i : at + i + 2], "little") for i in (1, 3, 5, 7))
     if not found.frames:  # decoders make the screen as large as its first picture needs
         require_pixels(max(found.width, left + width), max(found.height, top + height), max_pixels)
+        _look_at_place(found, left, top, width, height, where)
     start, colours = _colour_table(data, at + 10, data[at + 9], f"the colour table of {where}")
     colours = colours or found.colours
     _require(data, start, 1, where)
@@ -115,6 +120,16 @@ def _take_image(data: bytes, at: int, found: _Walk, max_pixels: int) -> int:
     found.frames += 1
     found.transparent = None
     return end
+
+
+def _look_at_place(found: _Walk, left: int, top: int, width: int, height: int, where: str) -> None:
+    """The first picture should lie on the screen; one of no size is a habit of some encoders."""
+    if not found.width or not found.height or (left + width <= found.width and top + height <= found.height):
+        return
+    text = f"{where}: {width} × {height} at {left}, {top} does not fit on a screen of {found.width} × {found.height}"
+    if left >= found.width or top >= found.height:
+        raise Unfit("corrupt", text)
+    found.notes.append(Note("bad_metadata", f"{text}, which the reader extends"))
 
 
 def _require_all_pixels(stream: bytes, bits: int, pixels: int, where: str) -> int:
