@@ -147,6 +147,8 @@ def _without_padding(data: bytes) -> bytes:
     if end <= 0:
         return data
     kept = data[:end].rstrip(data[end - 1 : end])
+    if end - len(kept) == 1 and data[end - 1] not in (0, 0xFF):
+        return data  # one such byte is no padding: a decoder that damage led astray has it left
     return kept + data[end:]
 
 
