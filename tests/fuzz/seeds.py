@@ -43,6 +43,7 @@ __all__ = [
     "lzw_streams",
     "manifests",
     "pngs",
+    "scans",
     "tiffs",
     "webps",
 ]
@@ -124,8 +125,21 @@ def jpegs() -> list[bytes]:
         _encoded("JPEG", small, progressive=True, icc_profile=bytes(200)),
         _encoded("JPEG", small.convert("L"), comment=b"a comment"),
         _encoded("JPEG", small.convert("CMYK")),
+        _encoded("JPEG", small.convert("CMYK"), subsampling="4:2:0"),
         _encoded("JPEG", small, restart_marker_blocks=1, subsampling="4:4:4"),
         _encoded("MPO", small, save_all=True, append_images=[inputs.photo(24, 17, seed=1)]),
+    ]
+
+
+@cache
+def scans() -> list[bytes]:
+    """JPEG files with sequential and progressive scans, of one and of several components."""
+    small = inputs.photo(24, 17)
+    options: list[dict[str, Any]] = [{}, {"optimize": True}, {"progressive": True}, {"restart_marker_blocks": 2}]
+    return [
+        _encoded("JPEG", small.convert(mode), subsampling=sampling, **each)
+        for mode, sampling in (("L", 0), ("RGB", 2), ("CMYK", 0), ("CMYK", 2))
+        for each in options
     ]
 
 

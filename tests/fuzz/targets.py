@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tempfile
 import traceback
 import warnings
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simplejpeg
 from PIL import Image
 
 from packer.check import CheckSettings, bmp, check_bytes, fax, gif, jpeg, lzw, npy, png, tiff, webp
 from packer.check.jpegmarkers import walk
+from packer.check.jpegwalk import require_sound_scans
 from packer.check.sniff import sniff
 from packer.check.verdict import Finding
 from packer.decode import ReadOptions, decode_array, decode_picture
@@ -218,6 +221,34 @@ def _jpeg_markers(data: bytes) -> str:
     return " / ".join(outcomes)
 
 
+# What the strict decoder says of damage to the codes. Where it speaks of the end marker, it is of padding or not, which the
+# check decides.
+_DAMAGED_CODES = re.compile(
+    "premature end of data|bad Huffman|extraneous bytes before marker 0x(?!d9)|instead of RST|progression"
+)
+_NOT_HUFFMAN = re.compile(rb"\xff[\xc3\xc5-\xc7\xc9-\xcb\xcd-\xcf]")
+
+
+def _jpeg_walk(data: bytes) -> str:
+    try:
+        found = walk(data, whole=True)
+        require_sound_scans(data)
+    except Unfit as unfit:
+        return _refused(unfit, (*_PICTURE_CODES, "unsupported_format"))
+    if found.precision != 8 or found.components not in (1, 3, 4) or found.width * found.height > MAX_PIXELS:
+        return f"walked, precision {found.precision}, {found.components} components"
+    if _NOT_HUFFMAN.search(data):
+        return "walked, perhaps up to a frame that is left to others"
+    try:
+        simplejpeg.decode_jpeg(data, colorspace="CMYK" if found.components == 4 else "GRAY", strict=True)
+    except ValueError as error:
+        message = str(error)
+    else:
+        return f"walked, {found.components} components, {min(found.scans, 3)} scans"
+    assert not _DAMAGED_CODES.search(message), f"the strict decoder finds what the walk does not: {message}"
+    return "walked, " + re.sub(r"\d+", "N", message)[:60]
+
+
 def _exif(data: bytes) -> str:
     try:
         found = orientation(data)
@@ -323,6 +354,7 @@ TARGETS: dict[str, Target] = {
     "npy": Target(_npy, seeds.arrays, seeds.NPY_WORDS),
     "png": Target(_png, seeds.pngs, seeds.PNG_WORDS, repair_png),
     "jpegmarkers": Target(_jpeg_markers, seeds.jpegs, seeds.JPEG_WORDS),
+    "jpegwalk": Target(_jpeg_walk, seeds.scans, seeds.JPEG_WORDS, runs=1_000),
     "jpeg": Target(_jpeg, seeds.jpegs, seeds.JPEG_WORDS),
     "exif": Target(_exif, seeds.exif_blocks, (b"II*\0", b"MM\0*", b"\x01\x12", b"\x12\x01")),
     "sniff": Target(_sniff, seeds.files, seeds.SNIFF_WORDS),

@@ -26,6 +26,7 @@ VALID = {
     "npy": r"unsupported_dtype|kept",
     "png": "kept",
     "jpegmarkers": r"(\d components, unfinished \d, end \w+( / |$)){2}",
+    "jpegwalk": r"walked, (\d components, \d scans|.*subsampling)",
     "jpeg": "kept",
     "exif": r"orientation \d",
     "sniff": r"\w+",
