@@ -15,7 +15,7 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from packer.check import CheckSettings, check_bytes
+from packer.check import CheckSettings, check_bytes, jpegwalk
 from packer.check.jpegtables import split_tables, usual_tables
 from packer.check.jpegwalk import require_sound_scans
 from packer.model import Kept, Skipped, Unfit
@@ -364,7 +364,7 @@ def test_padding_behind_the_codes() -> None:
     data = jpeg(photo(48, 48).convert("CMYK"), subsampling="4:2:0")
     for padding in (b"\0", bytes(300), b"\xff", b"\xff" * 300, b"\xff\0" * 20, b"x" * 9):
         assert refused(data[:-2] + padding + EOI) == ""
-    for more in (b"xy", bytes(20) + b"\1", b"\1" + bytes(20)):
+    for more in (b"x", b"xy", bytes(20) + b"\1", b"\1" + bytes(20)):
         assert "bytes behind block 63 of 63" in refused(data[:-2] + more + EOI)
     assert "no segment" in refused(data[:18] + b"more" + data[18:])
     progressive = jpeg(photo(48, 48), progressive=True)
@@ -432,6 +432,16 @@ def test_a_file_of_100_kb_takes_less_than_half_a_second() -> None:
             require_sound_scans(data)
             times.append(time.process_time() - began)
         assert min(times) < 0.5 * len(data) / 100_000
+
+
+def test_the_largest_files_are_not_lost_to_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for progressive in (False, True):
+        data = jpeg(photo(96, 96).convert("CMYK"), subsampling="4:2:0", progressive=progressive)
+        cut = data[:-40] + EOI
+        assert "the data end" in refused(cut)
+        monkeypatch.setattr(jpegwalk, "_MOST_FOLLOWED", 2_000)
+        assert refused(cut) == refused(data) == ""
+        monkeypatch.undo()
 
 
 def test_what_is_not_huffman_coded_is_left_to_others() -> None:

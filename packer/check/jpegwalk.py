@@ -31,6 +31,8 @@ _ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 _FILL = re.compile(rb"\xff\xff+")
 _RESTART = re.compile(rb"\xff[\xd0-\xd7]")
 _STUFFED = re.compile(rb"\xff+\x00?")
+# Of coded data: 7 s of a sequential picture, 16 s of a progressive one. A sound file must not be lost to the time limit.
+_MOST_FOLLOWED = 16 << 20
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ class _Coded:
 def require_sound_scans(data: bytes) -> None:
     """Follow the scans up to the end marker.
 
-    Pictures that are not Huffman-coded (arithmetic coding, lossless) are left to others.
+    Pictures that are not Huffman-coded (arithmetic coding, lossless) are left to others, as is what is behind 16 MB of scans.
 
     Raises:
         Unfit: ``truncated`` where something is wrong and there is no end marker, else ``corrupt``.
@@ -123,6 +125,7 @@ class _Walk:
         self._is_progressive = False
         self._interval = 0
         self._scans = 0
+        self._followed = 0  # bytes
 
     def run(self) -> None:
         position = 2
@@ -188,7 +191,9 @@ class _Walk:
             raise ValueError(f"scan {self._scans}: {error}") from error
         marker, end = next_marker(self._data, start)
         end -= 2 * (marker != -1)
-        self._follow(plan, _Coded(self._data, start, end), may_be_padded=marker == _END)
+        self._followed += end - start
+        if self._followed <= _MOST_FOLLOWED:
+            self._follow(plan, _Coded(self._data, start, end), may_be_padded=marker == _END)
         return end
 
     def _progressive(self, chosen: list[tuple[_Component, int]], band: tuple[int, int], high: int, low: int) -> _Plan:
@@ -277,6 +282,7 @@ class _Walk:
 def _is_padded(piece: bytes, used: int) -> bool:
     """Whether what is behind the codes is a run of one byte, as some writers pad, that does not begin within the codes.
 
-    Else the file may be one that was cut and filled up: part of the filling was taken for codes.
+    Else the file may be one that was cut and filled up: part of the filling was taken for codes. A single byte is no run, but
+    where it is 0 or 0xff; damage leaves any byte over.
     """
-    return len(piece.rstrip(piece[-1:])) == used
+    return len(piece.rstrip(piece[-1:])) == used and (len(piece) > used + 1 or piece[-1] in (0, 0xFF))
