@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from PIL import Image, ImageFile
 from packer.check import CheckSettings, check_bytes
 from packer.model import Kept, Skipped, Verdict
 from tests.inputs import jpeg, photo, png
-from tests.tiff_inputs import page_of, write
+from tests.tiff_inputs import Page, packbits, page_of, write
 
 
 def judge(data: bytes) -> Verdict:
@@ -50,7 +51,94 @@ def test_kinds_of_jpeg_that_are_not_read_get_no_further_than_their_frame(
     assert "convert it to PNG" in detail
 
 
+COMMENT = b"\xff\xfe\0\x07hello"
+
+
+@pytest.mark.parametrize("junk", [b"x", bytes(9), b"\1\2\3\4\5", b"\xff\0\0\2"])
+def test_bytes_between_segments_that_say_nothing_about_pixels_are_noted(junk: bytes) -> None:
+    variants: tuple[dict[str, Any], ...] = ({}, {"progressive": True}, {"optimize": True})
+    for options in variants:
+        data = jpeg(**options)
+        changed = data[:2] + COMMENT + junk + data[2:]
+        assert noted(changed, "bad_metadata") == [f"{len(junk):,} bytes at byte 11 that belong to no segment"]
+        with Image.open(io.BytesIO(changed)) as odd, Image.open(io.BytesIO(data)) as sound:
+            assert odd.tobytes() == sound.tobytes()
+
+
+def test_bytes_between_segments_that_may_matter_are_damage() -> None:
+    data = jpeg()
+    tables = data.index(b"\xff\xdb")
+    shifted = data[: tables + 20] + b"\x07" + data[tables + 20 :]  # the last number of the table lies behind it now
+    unmarked = data[:2] + COMMENT + b"\0\xee\0\x0eAdobe\0d\0\0\0\0\0" + data[2:]
+    for damaged in (shifted, unmarked):
+        assert skipped(damaged)[0] in ("corrupt", "truncated")
+    missing = data.replace(b"\xff\xdb", b"\0\xdb", 1)
+    assert skipped(missing)[0] in ("corrupt", "truncated")
+
+
 # TIFF
+
+
+Samples = np.ndarray[Any, np.dtype[Any]]
+
+
+def numbers(kind: str, samples: int = 1) -> Samples:
+    return np.random.default_rng(0).integers(0, 120, (20, 30, samples)).astype(kind)
+
+
+def runs(data: bytes) -> bytes:
+    return packbits(data, 30)
+
+
+OTHER_PIXELS = {
+    "PackBits with a predictor": page_of(numbers("u1"), runs, 32773, tags={317: (3, [2])}),
+    "compressed big-endian numbers of 32": page_of(numbers("f4"), zlib.compress, 8, order=">", tags={339: (3, [3])}),
+    "compressed big-endian numbers of 16": page_of(numbers("i2"), zlib.compress, 8, order=">", tags={339: (3, [2])}),
+    "raw planes of 16 bits": page_of(numbers("u2", 3), planar=True),
+    "planes of grey and alpha": page_of(numbers("u1", 2), zlib.compress, 8, planar=True, tags={338: (3, [2])}),
+}
+
+
+@pytest.mark.parametrize("what", OTHER_PIXELS)
+def test_a_tiff_that_pillow_makes_other_pixels_of_is_not_kept(what: str) -> None:
+    data = write(OTHER_PIXELS[what], order=">" if "endian" in what else "<")
+    code, detail = skipped(data)
+    assert code == "unsupported_format"
+    assert detail.startswith(what)
+    assert "convert it to" in detail
+
+
+@pytest.mark.parametrize(
+    "page, order",
+    [
+        (page_of(numbers("u1"), runs, 32773), "<"),
+        (page_of(numbers("f4"), order=">", tags={339: (3, [3])}), ">"),
+        (page_of(numbers("f4"), zlib.compress, 8, tags={339: (3, [3])}), "<"),
+        (page_of(numbers("u2"), zlib.compress, 8, order=">"), ">"),
+        (page_of(numbers("u1", 3), planar=True), "<"),
+        (page_of(numbers("u2", 3), zlib.compress, 8, planar=True), "<"),
+        (page_of(numbers("u1", 2), zlib.compress, 8, tags={338: (3, [2])}), "<"),
+    ],
+)
+def test_its_neighbours_are_kept_and_read_as_they_are(page: Page, order: str) -> None:
+    data = write(page, order=order)
+    assert isinstance(judge(data), Kept), judge(data)
+    with Image.open(io.BytesIO(data)) as picture:
+        read = np.asarray(picture)
+    samples, kind = page.tags[277][1][0], page.tags[258][1][0]
+    expected = numbers("u1", samples).reshape(read.shape)
+    assert np.array_equal(read, expected >> 8 if (samples, kind) == (3, 16) else expected)
+
+
+def test_a_layout_that_pillow_cannot_read_is_not_called_damage() -> None:
+    code, _ = skipped(write(page_of(numbers("u1", 2), planar=True, tags={338: (3, [0])}), order="<"))
+    assert code == "unsupported_format"
+
+
+def test_later_pages_that_pillow_cannot_read_do_not_cost_the_first() -> None:
+    data = write(page_of(numbers("u1")), OTHER_PIXELS["raw planes of 16 bits"])
+    (detail,) = noted(data, "multi_frame")
+    assert detail.endswith("Pillow knows no such TIFF as on page 1")
 
 
 def reordered(data: bytes, tags: list[int]) -> bytes:

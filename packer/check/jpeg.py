@@ -13,7 +13,7 @@ import simplejpeg
 
 from packer.check import mpo, pictures
 from packer.check.jpegholes import find_hole
-from packer.check.jpegmarkers import walk
+from packer.check.jpegmarkers import walk, without_junk
 from packer.check.jpegwalk import require_sound_scans
 from packer.check.verdict import Finding, require_pixels
 from packer.exif import orientation_or_note
@@ -26,6 +26,7 @@ _MODES = {1: ("L", "GRAY"), 3: ("RGB", "GRAY"), 4: ("CMYK", "CMYK")}
 # Legal sampling factors that TurboJPEG's interface has no name for; libjpeg itself, and so Pillow, decodes them.
 _NEEDS_SECOND_DECODER = "Could not determine subsampling level"
 _BAD_PROFILE = "bad ICC marker"
+_EXTRANEOUS = "extraneous bytes before marker"
 _EXTRANEOUS_AT_END = "extraneous bytes before marker 0xd9"
 
 
@@ -112,6 +113,11 @@ def _decode(data: bytes, colorspace: str, max_pixels: int) -> list[Note]:
         if _EXTRANEOUS_AT_END in message:
             _strict_or_unfit(_without_padding(data), colorspace)
             return []
+        if _EXTRANEOUS in message:
+            cleaned, junk = without_junk(data)
+            if junk:
+                pictures.check(data, "jpeg", max_pixels)  # the reader gets the file as it is
+                return [Note("bad_metadata", junk), *_decode(cleaned, colorspace, max_pixels)]
         raise _unfit(data, message) from error
     return []
 
