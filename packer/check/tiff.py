@@ -27,6 +27,7 @@ _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 # What libtiff says of tags that it could not read: the picture came out without them.
 _ABOUT_TAGS = re.compile(r"\w*(TIFFFetch|TIFFRead(Custom|EXIF|GPS)?Directory|TIFFV?SetField|SetField)\w*:")
+_NO_MODE = "unknown raw mode"  # for a layout of which Pillow knows the pixels, but not how to read them
 _NO_MEMORY = re.compile(r"(out of|failed to allocate|insufficient|not enough) memory|no space for", re.I)
 _NO_CODEC = re.compile(r"compression support is not configured|not implemented|not supported", re.I)
 
@@ -39,6 +40,7 @@ def check(data: bytes, max_pixels: int) -> Finding:
     """
     pages = visited = spent = depth = 0
     damaged, described = "", ""
+    unread: set[int] = set()
     for directory in directories(data):
         pages += 1
         try:
@@ -57,9 +59,12 @@ def check(data: bytes, max_pixels: int) -> Finding:
         except Unfit as unfit:
             if not directory.number:
                 raise
+            if unfit.code == "unsupported_format":  # the reader gives the first picture
+                unread.add(directory.number)
+                continue
             raise Unfit(unfit.code, f"page {directory.number}: {unfit.detail}") from unfit
     notes: list[Note] = []
-    finding = _decode(data, max_pixels, (pages, visited), described, notes)
+    finding = _decode(data, max_pixels, (pages, visited), unread, described, notes)
     if depth == 16 and finding.mode in ("L", "LA", "RGB", "RGBA", "RGBX", "CMYK"):
         notes.append(Note("depth_reduced", f"16 bits a channel, the reader gives 8 ({finding.mode})"))
     if damaged and not any(note.code == "bad_metadata" for note in notes):
@@ -113,13 +118,16 @@ def _require_apart(used: list[tuple[int, int]]) -> None:
         end = max(end, stop)
 
 
-def _decode(data: bytes, max_pixels: int, counts: tuple[int, int], described: str, notes: list[Note]) -> Finding:
+def _decode(
+    data: bytes, max_pixels: int, counts: tuple[int, int], unread: set[int], described: str, notes: list[Note]
+) -> Finding:
     """Have Pillow decode all pages that were visited, and read what libtiff says.
 
     Args:
         data: the file.
         max_pixels: the limit for the first page.
         counts: numbers of pages, and of those visited.
+        unread: numbers of pages that Pillow cannot read; more are added to them.
         described: the first page in words, empty where it has no size.
         notes: those on it are added to them.
     """
@@ -128,10 +136,11 @@ def _decode(data: bytes, max_pixels: int, counts: tuple[int, int], described: st
     try:
         with said:
             finding = pictures.check(data, "tiff", max_pixels, frames=1, notes=notes)
-            strange = _load_pages(data, visited) if visited > 1 else []
+            if visited > 1:
+                unread |= _load_pages(data, visited)
     except Unfit as unfit:
         errors = [line for line in said.lines if not _ABOUT_TAGS.match(line)]
-        if described and isinstance(unfit.__cause__, UnidentifiedImageError):
+        if described and (isinstance(unfit.__cause__, UnidentifiedImageError) or _NO_MODE in unfit.detail):
             raise Unfit("unsupported_format", f"Pillow knows no such TIFF ({described}): convert it to PNG or .npy") from unfit
         if not errors:
             raise
@@ -146,25 +155,25 @@ def _decode(data: bytes, max_pixels: int, counts: tuple[int, int], described: st
     if said.lines:
         notes.append(Note("bad_metadata", f"libtiff says: {said.lines[0]}"))
     if pages > 1:
-        listed = ", ".join(map(str, strange[:10])) + (", …" if len(strange) > 10 else "")
-        but = f"; Pillow knows no such TIFF as on page {listed}" if strange else ""
+        listed = ", ".join(map(str, sorted(unread)[:10])) + (", …" if len(unread) > 10 else "")
+        but = f"; Pillow knows no such TIFF as on page {listed}" if unread else ""
         notes.append(Note("multi_frame", f"{pages} pictures, the first is read{but}"))
     return replace(finding, frames=pages)
 
 
-def _load_pages(data: bytes, count: int) -> list[int]:
+def _load_pages(data: bytes, count: int) -> set[int]:
     """Decode the pages after the first, and return the numbers of those that Pillow has no mode or codec for.
 
     Raises:
         Unfit: ``truncated``, ``corrupt``.
     """
-    strange = []
+    strange = set()
     with Image.open(io.BytesIO(data), formats=pictures.PILLOW_FORMATS["tiff"]) as picture:
         for page in range(1, count):
             try:
                 picture.seek(page)
             except (SyntaxError, KeyError):
-                strange.append(page)
+                strange.add(page)
                 continue
             except MemoryError:
                 raise
@@ -177,6 +186,9 @@ def _load_pages(data: bytes, count: int) -> list[int]:
                 raise
             # The same classes again.
             except Exception as error:
+                if _NO_MODE in str(error):
+                    strange.add(page)
+                    continue
                 raise _undecoded(page, error) from error
     return strange
 

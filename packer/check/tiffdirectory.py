@@ -102,6 +102,11 @@ class Directory:
     _data: bytes = field(repr=False)
     _form: _Form = field(repr=False)
 
+    @property
+    def is_big_endian(self) -> bool:
+        """Whether the highest byte of a number comes first."""
+        return self._form.order == ">"
+
     def count(self, tag: int) -> int:
         """Number of values of a tag, 0 where it is missing."""
         return self.entries[tag][1] if tag in self.entries else 0

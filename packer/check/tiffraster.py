@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from packer.check.tiffdirectory import (
     BITS,
     COMPRESSION,
+    EXTRA_SAMPLES,
     FAX_OPTIONS,
     FILL_ORDER,
     IMAGE_DEPTH,
     LENGTH,
     PHOTOMETRIC,
     PLANAR,
+    PREDICTOR,
     ROWS_PER_STRIP,
+    SAMPLE_FORMAT,
     SAMPLES,
     STRIP_COUNTS,
     STRIP_OFFSETS,
@@ -34,7 +37,9 @@ from packer.model import Unfit
 __all__ = ["Piece", "Raster", "raster_of"]
 
 _YCBCR = 6
-_RAW, _OLD_JPEG, _JPEG = 1, 6, 7
+_RAW, _OLD_JPEG, _JPEG, _PACKBITS = 1, 6, 7, 32773
+_SIGNED, _FLOAT = 2, 3
+_ALPHAS = (1, 2)  # premultiplied, and not
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,7 @@ def raster_of(directory: Directory) -> Raster | None:
     if tiled and TILE_OFFSETS in directory.entries and STRIP_OFFSETS in directory.entries:
         return None
     depth = bits.pop()
+    _require_same_pixels(directory, compression, planar, samples, depth)
     together = samples if planar == 1 else 1
     if tiled:
         across, down = directory.number_of(TILE_WIDTH), directory.number_of(TILE_LENGTH)
@@ -134,6 +140,27 @@ def raster_of(directory: Directory) -> Raster | None:
     return Raster(
         compression, directory.number_of(FILL_ORDER, 1), depth * together, directory.number_of(FAX_OPTIONS), tuple(pieces)
     )
+
+
+def _require_same_pixels(directory: Directory, compression: int, planar: int, samples: int, depth: int) -> None:
+    """Refuse what Pillow (13.0) makes other pixels of, each seen against the numbers that were written."""
+    is_raw = compression == _RAW
+    other = ""
+    if compression == _PACKBITS and directory.number_of(PREDICTOR, 1) != 1:
+        other = "PackBits with a predictor, which Pillow leaves out"
+    elif (
+        directory.is_big_endian
+        and not is_raw
+        and samples == 1
+        and (depth in (16, 32) and directory.number_of(SAMPLE_FORMAT, 1) in (_SIGNED, _FLOAT))
+    ):
+        other = f"compressed big-endian numbers of {depth} bits, whose bytes Pillow puts in the wrong order"
+    elif planar == 2 and is_raw and depth == 16 and samples > 2:
+        other = "raw planes of 16 bits, which Pillow takes for 8"
+    elif planar == 2 and samples == 2 and directory.number_of(EXTRA_SAMPLES) in _ALPHAS:
+        other = "planes of grey and alpha, which Pillow mixes up"
+    if other:
+        raise Unfit("unsupported_format", f"{other}: convert it to PNG or .npy")
 
 
 def _shared_rows(directory: Directory, compression: int, samples: int, planar: int) -> tuple[int, int] | None:
