@@ -95,6 +95,8 @@ OTHER_PIXELS = {
     "compressed big-endian numbers of 32": page_of(numbers("f4"), zlib.compress, 8, order=">", tags={339: (3, [3])}),
     "compressed big-endian numbers of 16": page_of(numbers("i2"), zlib.compress, 8, order=">", tags={339: (3, [2])}),
     "raw planes of 16 bits": page_of(numbers("u2", 3), planar=True),
+    "raw planes of 16 bits in": page_of(numbers("i2"), planar=True, tags={339: (3, [2])}),
+    "raw planes of 8 bits": page_of(numbers("u1"), planar=True, tags={262: (3, [0])}),
     "planes of grey and alpha": page_of(numbers("u1", 2), zlib.compress, 8, planar=True, tags={338: (3, [2])}),
 }
 
@@ -116,6 +118,8 @@ def test_a_tiff_that_pillow_makes_other_pixels_of_is_not_kept(what: str) -> None
         (page_of(numbers("f4"), zlib.compress, 8, tags={339: (3, [3])}), "<"),
         (page_of(numbers("u2"), zlib.compress, 8, order=">"), ">"),
         (page_of(numbers("u1", 3), planar=True), "<"),
+        (page_of(numbers("u1"), planar=True), "<"),
+        (page_of(numbers("f4"), planar=True, tags={339: (3, [3])}), "<"),
         (page_of(numbers("u2", 3), zlib.compress, 8, planar=True), "<"),
         (page_of(numbers("u1", 2), zlib.compress, 8, tags={338: (3, [2])}), "<"),
     ],

@@ -90,6 +90,8 @@ def _look_at_later(data: bytes, index: bytes, pixels_left: int) -> list[Note]:
             if unfit.code == "too_large":
                 break  # for all of them together, or for a picture that nobody reads
             return [Note("bad_metadata", f"{what}: {unfit.detail}")]
+        except MemoryError:
+            break
         # Decoders raise other classes too, and what is broken here must not cost the first picture.
         except Exception as error:  # noqa: BLE001
             return [Note("bad_metadata", f"{what}: {type(error).__name__}: {error}")]
@@ -108,8 +110,9 @@ def _decode(data: bytes, colorspace: str, max_pixels: int) -> list[Note]:
             return [Note("bad_metadata", "a broken colour profile (ICC)")]
         if _NEEDS_SECOND_DECODER in message:
             pictures.check(data, "jpeg", max_pixels)  # the reader must be able to decode it, but Pillow takes most damage
-            require_sound_scans(data)
-            return []
+            cleaned, junk = without_junk(data)
+            require_sound_scans(cleaned)
+            return [Note("bad_metadata", junk)] if junk else []
         if _EXTRANEOUS_AT_END in message:
             _strict_or_unfit(_without_padding(data), colorspace)
             return []
@@ -134,6 +137,8 @@ def _strict_or_unfit(data: bytes, colorspace: str) -> None:
 
 
 def _unfit(data: bytes, message: str) -> Unfit:
+    if "nsufficient memory" in message:  # libjpeg's word; no fault of the file
+        raise MemoryError(message)
     try:
         found = walk(data, whole=True)
     except Unfit as unfit:

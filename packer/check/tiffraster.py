@@ -36,7 +36,7 @@ from packer.model import Unfit
 
 __all__ = ["Piece", "Raster", "raster_of"]
 
-_YCBCR = 6
+_WHITE_IS_ZERO, _YCBCR = 0, 6
 _RAW, _OLD_JPEG, _JPEG, _PACKBITS = 1, 6, 7, 32773
 _SIGNED, _FLOAT = 2, 3
 _ALPHAS = (1, 2)  # premultiplied, and not
@@ -155,12 +155,22 @@ def _require_same_pixels(directory: Directory, compression: int, planar: int, sa
         and (depth in (16, 32) and directory.number_of(SAMPLE_FORMAT, 1) in (_SIGNED, _FLOAT))
     ):
         other = f"compressed big-endian numbers of {depth} bits, whose bytes Pillow puts in the wrong order"
-    elif planar == 2 and is_raw and depth == 16 and samples > 2:
-        other = "raw planes of 16 bits, which Pillow takes for 8"
+    elif planar == 2 and is_raw and _loses_its_layout(directory, samples, depth):
+        other = f"raw planes of {depth} bits in a layout that Pillow does not look at"
     elif planar == 2 and samples == 2 and directory.number_of(EXTRA_SAMPLES) in _ALPHAS:
         other = "planes of grey and alpha, which Pillow mixes up"
     if other:
         raise Unfit("unsupported_format", f"{other}: convert it to PNG or .npy")
+
+
+def _loses_its_layout(directory: Directory, samples: int, depth: int) -> bool:
+    """Whether more than the kind of a plane must be known: Pillow reads each with what its layout's name begins with."""
+    if directory.number_of(FILL_ORDER, 1) == 2 or (directory.number_of(PHOTOMETRIC, 1) == _WHITE_IS_ZERO and depth <= 8):
+        return True
+    if samples > 1:
+        return depth == 16
+    is_signed = directory.number_of(SAMPLE_FORMAT, 1) == _SIGNED
+    return depth not in (1, 8, 16, 32) or (depth == 16 and is_signed) or (depth == 32 and directory.is_big_endian)
 
 
 def _shared_rows(directory: Directory, compression: int, samples: int, planar: int) -> tuple[int, int] | None:
