@@ -181,6 +181,16 @@ def test_files_with_rare_sampling_are_kept_where_they_are_sound() -> None:
         assert verdict.warnings == ()
 
 
+def test_bytes_between_segments_are_noted_as_in_other_files() -> None:
+    data = rare_files()[0]
+    verdict = check_bytes(data[:18] + b"more" + data[18:], b"x.jpg", CheckSettings())  # behind the Adobe segment
+    assert isinstance(verdict, Skipped)
+    comment = segment(0xFE, b"a comment") + b"more"
+    verdict = check_bytes(data[:2] + comment + data[2:], b"x.jpg", CheckSettings())
+    assert isinstance(verdict, Kept)
+    assert [note.code for note in verdict.warnings] == ["bad_metadata"]
+
+
 def test_files_with_rare_sampling_are_skipped_where_they_are_damaged() -> None:
     kept: Counter[str] = Counter()
     count: Counter[str] = Counter()
