@@ -156,3 +156,94 @@ def test_pixels_that_libwebp_misses_are_damage() -> None:
     verdict = judge(riff(chunk(b"VP8 ", picture)))
     assert isinstance(verdict, Skipped)
     assert verdict.code in ("corrupt", "truncated")
+
+
+# 16 × 16 noisy pixels. Without the last 19 bytes, three of which are padding, libwebp decodes it by chance, but not without 23.
+ENDS_BY_CHANCE = base64.b64decode(
+    "UklGRqoAAABXRUJQVlA4IJ4AAACwAgCdASoQABAAAUAmJbACdDBHSIsMRBPaAuuLOQAA/vxrzZ/VjzVVeez++00JTzYi7YOpKDFjfnyRAkFkgE06YaUnuSLHRf"
+    "Wb2WeAo913iudg8tCjVMQbMyWzDR/YXN7WYf/4GvvFx3/r3/goyG/r/1kFUS5f/7r/8FL1rw/1/7yCLH/38dqep+Cm//+ug/zC//1p/8wj8TpnpAAAAA=="
+)
+
+
+def streams(data: bytes) -> dict[bytes, tuple[int, int]]:
+    """Where the content of each chunk begins and ends, in files with one picture."""
+    found, at = {}, 12
+    while at + 8 <= len(data):
+        end = at + 8 + int.from_bytes(data[at + 4 : at + 8], "little")
+        found[data[at : at + 4]] = at + 8, end
+        at = end + (end & 1)
+    return found
+
+
+def blanked(data: bytes, at: int, count: int) -> bytes:
+    return data[:at] + bytes(count) + data[at + count :]
+
+
+DETAILED = {
+    "VP8": written(photo(200, 150)),
+    "VP8L": written(photo(200, 150), lossless=True),
+    "ALPH": written(Image.merge("RGBA", (*photo(200, 150).split(), photo(200, 150, seed=3).convert("L"))), quality=80),
+}
+
+
+@pytest.mark.parametrize("name", DETAILED)
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_zeros_among_the_data_of_a_picture_are_seen_by_what_is_left_over(name: str, share: float) -> None:
+    data = DETAILED[name]
+    start, end = streams(data)[name.ljust(4).encode()]
+    verdict = judge(blanked(data, start + int(share * (end - start)), (end - start) // 5))
+    assert isinstance(verdict, Skipped), verdict
+    assert verdict.code == "corrupt"
+    assert re.fullmatch(
+        rf"its (lossy picture|lossless picture|alpha) at byte {start:,} can be decoded without the last \d+ of its "
+        rf"{end - start:,} bytes: damage led the decoder astray before",
+        verdict.detail,
+    )
+
+
+def test_the_picture_of_an_animation_that_has_data_left_over_is_named() -> None:
+    lossy = DETAILED["VP8"][12:]
+    hurt = blanked(lossy, len(lossy) // 2, 40)
+    verdict = judge(extended(200, 150, ANIM, frame(200, 150, lossy), frame(200, 150, hurt), flags=2))
+    assert isinstance(verdict, Skipped), verdict
+    assert re.search(r"^picture 2 at byte [\d,]+: its lossy picture at byte [\d,]+ can be decoded without", verdict.detail)
+    assert isinstance(judge(extended(200, 150, ANIM, frame(200, 150, lossy), frame(200, 150, lossy), flags=2)), Kept)
+
+
+@pytest.mark.parametrize("name", ["VP8", "VP8L"])
+@pytest.mark.parametrize("padding", [bytes(1), bytes(40), b"\xff" * 16, bytes(500)])
+def test_a_run_of_one_byte_behind_the_data_is_padding(name: str, padding: bytes) -> None:
+    data = DETAILED[name]
+    start, end = streams(data)[name.ljust(4).encode()]
+    verdict = judge(riff(chunk(name.ljust(4).encode(), data[start:end] + padding)))
+    assert isinstance(verdict, Kept), verdict
+    assert verdict.warnings == ()
+
+
+@pytest.mark.parametrize("name", ["VP8", "VP8L"])
+def test_other_bytes_behind_the_data_are_left_over(name: str) -> None:
+    data = DETAILED[name]
+    start, end = streams(data)[name.ljust(4).encode()]
+    verdict = judge(riff(chunk(name.ljust(4).encode(), data[start:end] + bytes(range(100, 180)))))
+    assert isinstance(verdict, Skipped)
+    assert "without the last 16 of its" in verdict.detail
+
+
+def test_a_picture_whose_end_zeros_replace_by_chance_is_clean() -> None:
+    start, end = 20, len(ENDS_BY_CHANCE)
+    cut = riff(chunk(b"VP8 ", ENDS_BY_CHANCE[start : end - 19]))
+    with Image.open(io.BytesIO(cut)) as picture:
+        picture.load()
+    assert isinstance(judge(ENDS_BY_CHANCE), Kept)
+
+
+@pytest.mark.parametrize("options", [{}, {"lossless": True}, {"quality": 100, "method": 6}, {"quality": 5, "method": 0}])
+def test_pictures_of_all_sizes_need_the_end_of_their_data(options: dict[str, Any]) -> None:
+    for number in range(60):
+        picture = photo(1 + number * 7 % 50, 1 + number * 11 % 40, seed=number)
+        if number % 4 == 1:  # texture at the end only
+            picture.paste((200, 200, 200), (0, 0, picture.width, picture.height * 2 // 3))
+        if number % 3 == 1:
+            picture.putalpha(photo(*picture.size, seed=number + 1).convert("L"))
+        verdict = judge(written(picture, **options))
+        assert isinstance(verdict, Kept), (number, picture, verdict)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from packer.check import bmp, gif, jpeg, npy, pictures, png, tiff, webp
+from packer.check import avif, bmp, gif, jpeg, npy, png, tiff, webp
 from packer.check.sniff import sniff
 from packer.check.verdict import Finding
 from packer.checksums import require_checksum
@@ -109,7 +109,7 @@ def _look(data: bytes, settings: CheckSettings) -> Finding:
         return webp.check(data, settings.max_pixels)
     if kind == "bmp":
         return bmp.check(data, settings.max_pixels)
-    return pictures.check(data, kind, settings.max_pixels)
+    return avif.check(data, settings.max_pixels)
 
 
 def _extension_mismatch(kind: str, path: bytes) -> tuple[Note, ...]:

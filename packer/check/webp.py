@@ -1,7 +1,8 @@
 """Check WebP files by their chunks and partitions, so that what is missing is named; then Pillow decodes every picture.
 
 WebP has no checksum. libwebp, which Pillow uses, refuses a file that ends too early without saying so, cuts partitions of a
-lossy picture that reach beyond its chunk to what is there, and ignores what follows the container.
+lossy picture that reach beyond its chunk to what is there, and ignores what follows the container. Nor does it say that it does
+not need the end of a picture's data, as it is after damage: so it is asked (``packer.check.webptail``).
 
 Facts: RFC 9649 (container, lossless), RFC 6386, sections 7, 9 and 19.2 (lossy).
 """
@@ -9,11 +10,12 @@ Facts: RFC 9649 (container, lossless), RFC 6386, sections 7, 9 and 19.2 (lossy).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from packer.check import pictures
+from packer.check import pictures, webptail
 from packer.check.verdict import Finding, require_pixels
+from packer.check.webptail import Coded
 from packer.model import Note, Unfit
 
 __all__ = ["check"]
@@ -35,6 +37,7 @@ class _Canvas:
     height: int
     is_animated: bool = False
     pictures: int = 0
+    coded: list[Coded] = field(default_factory=list)
 
 
 def check(data: bytes, max_pixels: int) -> Finding:
@@ -44,11 +47,14 @@ def check(data: bytes, max_pixels: int) -> Finding:
         Unfit: ``truncated``, ``corrupt``, ``too_large``.
     """
     notes: list[Note] = []
-    _walk_file(data, max_pixels, notes)
-    return pictures.check(data, "webp", max_pixels, notes=notes)
+    coded = _walk_file(data, max_pixels, notes)
+    found = pictures.check(data, "webp", max_pixels, notes=notes)
+    webptail.require_needed(data, coded, max_pixels)
+    return found
 
 
-def _walk_file(data: bytes, max_pixels: int, notes: list[Note]) -> None:
+def _walk_file(data: bytes, max_pixels: int, notes: list[Note]) -> list[Coded]:
+    """Look at the container and the headers in it; returns where coded pixels are."""
     end = int.from_bytes(data[4:8], "little") + 8
     if end < len(data):
         notes.append(Note("trailing_bytes", f"{len(data) - end:,} bytes after the end of the picture"))
@@ -59,15 +65,20 @@ def _walk_file(data: bytes, max_pixels: int, notes: list[Note]) -> None:
             require_pixels(canvas.width, canvas.height, max_pixels)
         if chunk.name == "ANMF" and canvas.is_animated:
             _require_frame(data, chunk, canvas)
+        elif chunk.name == "ALPH" and not canvas.is_animated and not canvas.pictures:
+            canvas.coded.append(Coded(chunk.name, chunk.start, chunk.start + 1, chunk.end, (canvas.width, canvas.height)))
         elif chunk.name in ("VP8 ", "VP8L") and not canvas.is_animated and not canvas.pictures:
-            width, height = _require_picture(data, chunk)
+            picture = _require_picture(data, chunk)
+            width, height = picture.size
             if (width, height) != (canvas.width, canvas.height):
                 raise Unfit("corrupt", f"a canvas of {canvas.width} × {canvas.height} for a picture of {width} × {height}")
+            canvas.coded.append(picture)
             canvas.pictures = 1
     if end > len(data):
         raise Unfit("truncated", f"{len(data):,} bytes, and its header says {end:,}")
     if canvas is None or not canvas.pictures:
         raise Unfit("corrupt", f"no picture in its {end:,} bytes")
+    return canvas.coded
 
 
 def _chunks(data: bytes, at: int, end: int, promised: int) -> Iterator[_Chunk]:
@@ -112,20 +123,23 @@ def _require_frame(data: bytes, chunk: _Chunk, canvas: _Canvas) -> None:
         raise Unfit("corrupt", f"{where}: {place} does not fit into {canvas.width} × {canvas.height}")
     for inner in _chunks(data, at + 16, chunk.end, chunk.end):
         if inner.name in ("VP8 ", "VP8L"):
-            found = _require_picture(data, inner, f"{where}: ")
-            if found != (width, height):
-                raise Unfit("corrupt", f"{where}: {width} × {height} is stated, the picture has {found[0]} × {found[1]}")
+            picture = _require_picture(data, inner, f"{where}: ")
+            if picture.size != (width, height):
+                found = f"{picture.size[0]} × {picture.size[1]}"
+                raise Unfit("corrupt", f"{where}: {width} × {height} is stated, the picture has {found}")
+            canvas.coded.append(picture)
             canvas.pictures += 1
             return
+        if inner.name == "ALPH":
+            canvas.coded.append(Coded(inner.name, inner.start, inner.start + 1, inner.end, (width, height), f"{where}: "))
     raise Unfit("corrupt", f"{where}: no picture in it")
 
 
-def _require_picture(data: bytes, chunk: _Chunk, where: str = "") -> tuple[int, int]:
-    """Compare the partitions of a lossy picture with its chunk; returns the width and height."""
+def _require_picture(data: bytes, chunk: _Chunk, where: str = "") -> Coded:
+    """Compare the partitions of a lossy picture with its chunk."""
     size = _size_of(data, chunk, where)
-    if chunk.name == "VP8 ":
-        _require_partitions(data, chunk, where)
-    return size
+    last = _require_partitions(data, chunk, where) if chunk.name == "VP8 " else chunk.start
+    return Coded(chunk.name, chunk.start, last, chunk.end, size, where)
 
 
 def _size_of(data: bytes, chunk: _Chunk, where: str = "") -> tuple[int, int]:
@@ -146,7 +160,8 @@ def _size_of(data: bytes, chunk: _Chunk, where: str = "") -> tuple[int, int]:
     return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
 
 
-def _require_partitions(data: bytes, chunk: _Chunk, where: str) -> None:
+def _require_partitions(data: bytes, chunk: _Chunk, where: str) -> int:
+    """All partitions must lie in the chunk; returns where the last one begins."""
     start = chunk.start + _TAG_BYTES
     first = _number(data, chunk.start) >> 5
     if start + first > chunk.end:
@@ -160,6 +175,7 @@ def _require_partitions(data: bytes, chunk: _Chunk, where: str) -> None:
         if at + size > chunk.end:
             _raise_short(f"{where}partition {number + 1} of {count}", at, size, chunk.end)
         at += size
+    return at
 
 
 def _raise_short(what: str, at: int, size: int, end: int) -> None:
