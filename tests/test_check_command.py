@@ -209,6 +209,15 @@ def test_no_place_for_temporary_files_is_one_message_with_a_way_out(tmp_path: Pa
     assert snapshot(root) == before
 
 
+def test_empty_name_is_not_the_current_folder(tmp_path: Path, root: Path) -> None:
+    """``pack "$DATA"`` where nothing is in DATA."""
+    for command in (["check", ""], [""]):
+        done = run_pack(*command, cwd=root)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "the name of the folder is empty" in done.stderr
+    assert os.listdir(tmp_path) == ["in"]
+
+
 # --quarantine
 
 

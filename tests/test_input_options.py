@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from packer.files import file_digest
 from packer.manifest import load_manifest
 from packer.options import SKIPPABLE_CODES, allowed_skips
 from packer.plan import ShardLimits
-from packer.report import report_rows
+from packer.report import ReportWriter, report_rows
 from tests.check_hooks import run_pack
 from tests.inputs import jpeg, npy, pack, photo, png, write_tree
 
@@ -323,6 +324,34 @@ def test_copies_are_found_among_many_and_sizes_tell_equal_digests_apart() -> Non
         found.add(source, size, digest)
     assert [(group.digest, group.sources.tolist()) for group in found.groups()] == [(9, [0, 2, 4]), (2**64 - 1, [3, 5])]
     assert list(Duplicates().groups()) == []
+
+
+def test_fifty_thousand_contents_in_twenty_thousand_classes_are_told_at_once(tmp_path: Path) -> None:
+    """The table of class names was made again for each of them, a thousand million entries in all."""
+    inspection = packer.inspection.Inspection(tmp_path, InputOptions(), lambda progress: None)
+    listing = inspection.listing
+    listing.classes, listing.class_labels = [b"%05d" % i for i in range(20_000)], list(range(20_000))
+    for i in range(100_000):
+        listing.append(b"%05d/%d.npy" % (i // 5, i), 10, 0, i // 5)
+        inspection._duplicates.add(i, 10, i // 2)
+    inspection.samples = len(listing)
+    started = time.monotonic()
+    with ReportWriter(tmp_path / "report.jsonl") as report:
+        inspection.finish(report)
+    assert report.warned["duplicate_content"] == 50_000
+    assert time.monotonic() - started < 30
+
+
+def test_report_that_a_full_disk_cuts_short_is_not_called_the_report(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        report = ReportWriter(tmp_path / "report.jsonl")
+        report.skip(b"a.jpg", "corrupt", "why")
+        with pytest.raises(OSError, match="too large"):
+            report.__exit__(InputError, InputError("nothing could be packed"), None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 # Names

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from packer.cli.inputs import emit_findings, emit_rows, input_options, input_values, warn_if_mostly_skipped
+from packer.cli.inputs import FOLDER, emit_findings, emit_rows, input_options, input_values, warn_if_mostly_skipped
 from packer.cli.progress import progress_display
 from packer.cli.show import emit, escape, plural, short_path, size, warn
 from packer.errors import OutputError, PackerError
@@ -21,7 +21,7 @@ __all__ = ["command"]
 
 
 @click.command("check")
-@click.argument("src", type=click.Path(readable=False, path_type=Path))
+@click.argument("src", type=FOLDER)
 @click.option(
     "-o",
     "--output",

@@ -11,7 +11,19 @@ import click
 from packer.cli.show import emit, escape, listed, plural, warn
 from packer.options import SKIPPABLE_CODES, InputSummary
 
-__all__ = ["emit_findings", "emit_rows", "input_options", "input_values", "warn_if_mostly_skipped"]
+__all__ = ["FOLDER", "emit_findings", "emit_rows", "input_options", "input_values", "warn_if_mostly_skipped"]
+
+
+class _Folder(click.Path):
+    """A path that is not empty: ``pack "$DATA"`` where nothing is in DATA would otherwise take the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value):
+            self.fail("the name of the folder is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = _Folder(readable=False, path_type=Path)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

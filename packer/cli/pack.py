@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from packer.cli.inputs import emit_findings, emit_rows, input_options, input_values, warn_if_mostly_skipped
+from packer.cli.inputs import FOLDER, emit_findings, emit_rows, input_options, input_values, warn_if_mostly_skipped
 from packer.cli.progress import progress_display
 from packer.cli.show import emit, escape, plural, short_path, size
 from packer.formats import names
@@ -46,7 +46,7 @@ class _Command(click.Command):
 
 
 @click.command("pack", cls=_Command)
-@click.argument("src", type=click.Path(readable=False, path_type=Path))
+@click.argument("src", type=FOLDER)
 @click.option(
     "-f", "--format", "format_", type=click.Choice(names()), default="lmdb", show_default=True, help="Container format."
 )
