@@ -51,6 +51,14 @@ def test_kinds_of_jpeg_that_are_not_read_get_no_further_than_their_frame(
     assert "convert it to PNG" in detail
 
 
+def test_a_jpeg_whose_height_comes_last_is_not_called_damaged() -> None:
+    data = jpeg()
+    at = data.index(b"\xff\xc0") + 5
+    late = data[:at] + b"\0\0" + data[at + 2 : -2] + b"\xff\xdc\0\4" + data[at : at + 2] + b"\xff\xd9"
+    assert skipped(late)[0] == "unsupported_format"
+    assert skipped(data[:at] + b"\0\0" + data[at + 2 :])[0] == "corrupt"
+
+
 COMMENT = b"\xff\xfe\0\x07hello"
 
 

@@ -25,6 +25,7 @@ _MODES = {1: ("L", "GRAY"), 3: ("RGB", "GRAY"), 4: ("CMYK", "CMYK")}
 
 # Legal sampling factors that TurboJPEG's interface has no name for; libjpeg itself, and so Pillow, decodes them.
 _NEEDS_SECOND_DECODER = "Could not determine subsampling level"
+_HEIGHT = b"\xff\xdc\0\x04"  # B.2.5: where the frame says 0 rows, as scanners that do not know how many will come
 _BAD_PROFILE = "bad ICC marker"
 _EXTRANEOUS = "extraneous bytes before marker"
 _EXTRANEOUS_AT_END = "extraneous bytes before marker 0xd9"
@@ -44,6 +45,8 @@ def check(data: bytes, max_pixels: int, *, with_later: bool = True) -> Finding:
     markers = walk(data, whole=False)
     if markers.end != len(data):  # something follows the picture, or the end marker is missing: worth a closer look
         markers = walk(data, whole=True)
+    if markers.width and not markers.height and _HEIGHT in data:
+        raise Unfit("unsupported_format", "JPEG whose height follows its first scan (DNL): convert it to PNG")
     require_pixels(markers.width, markers.height, max_pixels)
     if markers.precision != 8:
         raise Unfit("unsupported_format", f"JPEG with {markers.precision} bits a component: convert it to PNG or .npy")

@@ -147,7 +147,8 @@ def _decode(
         if _NO_MEMORY.search(errors[0]):
             raise MemoryError(errors[0]) from unfit
         if _NO_CODEC.search(errors[0]):
-            raise Unfit("unsupported_format", f"{errors[0]} ({described}): convert it to PNG or .npy") from unfit
+            what = errors[0].removeprefix("tempfile.tif: ").rstrip(".")  # Pillow's name for what has none
+            raise Unfit("unsupported_format", f"{what} ({described}): convert it to PNG or .npy") from unfit
         raise Unfit(unfit.code, f"{unfit.detail}; libtiff says: {errors[0]}") from unfit
     errors = [line for line in said.lines if not _ABOUT_TAGS.match(line)]
     if errors:
