@@ -221,6 +221,26 @@ def test_a_run_of_one_byte_behind_the_data_is_padding(name: str, padding: bytes)
 
 
 @pytest.mark.parametrize("name", ["VP8", "VP8L"])
+@pytest.mark.parametrize("filling", [0, 0x55])
+def test_an_end_that_was_lost_and_filled_up_is_no_padding(name: str, filling: int) -> None:
+    """Some of it is made into pixels."""
+    data = DETAILED[name]
+    start, end = streams(data)[name.ljust(4).encode()]
+    at = start + (end - start) * 19 // 20
+    verdict = judge(data[:at] + bytes([filling]) * (end - at) + data[end:])
+    assert isinstance(verdict, Skipped), verdict
+    assert verdict.code in ("corrupt", "truncated")
+
+
+def test_a_flat_end_is_needed() -> None:
+    """Its data are a run of zeros, as if they were filled up."""
+    picture = photo(600, 400)
+    picture.paste((90, 90, 90), (0, 60, 600, 400))
+    for options in ({"quality": 10, "method": 0}, {"quality": 80}, {"lossless": True}, {"lossless": True, "method": 0}):
+        assert isinstance(judge(written(picture, **options)), Kept), options
+
+
+@pytest.mark.parametrize("name", ["VP8", "VP8L"])
 def test_other_bytes_behind_the_data_are_left_over(name: str) -> None:
     data = DETAILED[name]
     start, end = streams(data)[name.ljust(4).encode()]
