@@ -8,8 +8,8 @@ datasets and compared with its original, pixel by pixel. Where pixels are others
 are asked: Pillow, simplejpeg and numpy, and OpenCV, imagecodecs and tifffile where they are installed. What none of
 them notices, no check can see.
 
-The exit status is 1 where a check is at fault: a mutant was kept that a decoder complains of or that the reader
-refuses, or (MPO) whose later pictures are damaged without a warning; a worker died, ran out of time or took more than
+The exit status is 1 where a check is at fault: a mutant was kept without a warning that a decoder complains of, or (MPO)
+whose later pictures are damaged; one was kept that the reader refuses; a worker died, ran out of time or took more than
 1 GB; or a valid file was skipped. Each such file goes to ``--keep DIR``. It is 2 where scikit-learn is not installed.
 """
 
@@ -134,16 +134,17 @@ class Campaign:
             if verdict.code in _ENDED_BADLY:
                 self._report(mutant.data, Fault(mutant.name, mutant.kind, mutant.start, verdict.code, verdict.detail))
             return
+        told = not warnings.isdisjoint(WARNINGS)
         known = {name: known_of(original.format, name, words) for name, words in look.noticed.items()}
         complaints = {name: words for name, words in look.noticed.items() if known[name] is None}
-        if complaints:
+        if complaints and (look.reader == "refused" or not told):
             said = "; ".join(f"{name}: {words}" for name, words in complaints.items())
             self._report(mutant.data, Fault(mutant.name, mutant.kind, mutant.start, "noticed", said))
-        elif look.reader != "equal":
+        elif look.reader != "equal" and not told:
             for reason in dict.fromkeys(reason for reason in known.values() if reason is not None):
                 self.result.known[reason.why] = self.result.known.get(reason.why, 0) + 1
             self.result.unseen.append(Unseen(mutant.name, mutant.kind, mutant.start, mutant.length, sorted(look.noticed)))
-        elif look.later and warnings.isdisjoint(WARNINGS):
+        elif look.later and not told:
             self._report(mutant.data, Fault(mutant.name, mutant.kind, mutant.start, "untold", look.later))
 
     def _report(self, data: bytes, fault: Fault) -> None:

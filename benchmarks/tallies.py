@@ -51,7 +51,9 @@ others, and the picture that they give is a valid one, only another than yours.*
   visible.
 * **LZW (GIF, TIFF), run lengths (BMP, TIFF), Group 4 (TIFF)** carry no checksum either: damage shows where a code cannot be, or
   where a row or the picture then ends too early or too late.
-* **WebP and AVIF**: every sequence of bits is a picture to their decoders. Damage to the containers around it is seen.
+* **WebP and AVIF**: every sequence of bits is a picture to their decoders. But after damage the decoder nearly always arrives
+  with data left over, and that is seen; not where it falls into step again, as it does in lossless WebP and its alpha, nor in
+  any but the first and the last picture of an AVIF animation, nor in any but the last tile of a large AVIF picture.
 
 For files that matter, make a list of checksums while they are known to be good, and give it to `pack`; then every flipped bit
 of every format is seen:
@@ -67,10 +69,10 @@ Many datasets come with such a list, or with one checksum of an archive; compari
 
 Each cell is percent of the mutants: **skipped · kept, with the pixels of the original · kept, with other pixels**. Equal
 pixels are damage to what is no pixel (a comment, a tail, an unused colour). Other pixels are what nothing in the file
-tells, as above; of animations all pictures are compared. `<1` is more than none. The last column is what Pillow's `load()`
-lets through, the usual check in scripts: percent of all mutants **with equal · with other pixels** (first picture; for
-`.npy` it is `numpy.load`). Shares of a single kind are of a few dozen mutants each; those of a whole row are of some
-hundred.
+tells, as above, or what a warning is about; of animations all pictures are compared. `<1` is more than none. The last
+column is what Pillow's `load()` lets through, the usual check in scripts: percent of all mutants **with equal · with other
+pixels** (first picture; for `.npy` it is `numpy.load`). Shares of a single kind are of a few dozen mutants each; those of a
+whole row are of some hundred.
 """
 
 _METHOD = """
@@ -85,7 +87,7 @@ in it, or from a file of any format. The same seed gives the same mutants.
 
 Where pixels were others, these decoders were asked whether they notice anything, be it an error, a warning or a line on
 standard error: {decoders}.
-**If one does, the check is at fault, and the command fails and keeps the file** (`--keep DIR`).
+**If one does, and the check gave no warning, it is at fault, and the command fails and keeps the file** (`--keep DIR`).
 So it is with a worker of the check that dies, hangs or takes more than 1 GB; the most that one took was {peak} MB.
 Of MPO files the first picture is compared, which is the one that is read; damage to the others must give a warning.
 """
@@ -223,7 +225,7 @@ class Result:
             f"{_percent(total.other, total.mutants)} % ({total.other:,}) kept with other pixels, {total.warned:,} "
             "of these with a warning of `trailing_bytes` or `bad_metadata`; Pillow's `load()` lets "
             f"{_percent(total.pillow_other, total.mutants)} % ({total.pillow_other:,}) through with other pixels. "
-            f"Other decoders complained of {noticed or 'none'} of those that were kept{known}; "
+            f"Other decoders complained of {noticed or 'none'} of those that were kept without one{known}; "
             f"workers that died or hung: {ended or 'none'}.{told}"
         )
         return textwrap.fill(text, _WIDTH, break_on_hyphens=False)
