@@ -46,10 +46,6 @@ __all__ = ["OUTPUTS", "ReadOptions", "decode_array", "decode_picture"]
 
 OUTPUTS = ("pil", "numpy", "torch", "bytes")
 
-# Sound pictures that simplejpeg refuses also where it is not strict: legal sampling factors that TurboJPEG has no name for, and
-# a broken colour profile beside the picture.
-_LEFT_TO_PILLOW = ("subsampling", "bad ICC marker")
-
 # Loaded here and not on first use: a process that is forked while a thread imports waits for the import's lock for ever.
 _FACTORIES: dict[str, Callable[[io.BytesIO, str], ImageFile.ImageFile]] = {
     "jpeg": JpegImagePlugin.jpeg_factory,
@@ -176,15 +172,22 @@ def decode_picture(payload: bytes, record: Record, options: ReadOptions) -> Imag
 
 
 def _decode_jpeg(payload: bytes, options: ReadOptions, min_size: tuple[int, int] | None) -> NDArray[np.uint8] | None:
-    """With simplejpeg, where that gives what Pillow gives, in less than half the time; otherwise ``None``."""
+    """With simplejpeg, where that gives what Pillow gives, in less than half the time; otherwise ``None``.
+
+    What simplejpeg refuses, also where it is not strict, is left to Pillow: it refuses sound pictures for a broken colour
+    profile, for sampling factors that TurboJPEG has no name for (with a KeyError, at times), for bytes between segments.
+    """
     try:
         height, width, stored, _ = simplejpeg.decode_jpeg_header(payload, strict=False)
-        _require_pixels(width, height, options.max_pixels)
-        stored_mode = {"Gray": "L", "YCbCr": "RGB", "RGB": "RGB"}.get(stored, "")
-        colorspace = _FAST_JPEG.get((stored_mode, options.mode or stored_mode))
-        if colorspace is None:
-            return None
-        least_height, least_width = min_size or (0, 0)  # 0 is the whole picture
+    except (ValueError, KeyError):
+        return None
+    _require_pixels(width, height, options.max_pixels)
+    stored_mode = {"Gray": "L", "YCbCr": "RGB", "RGB": "RGB"}.get(stored, "")
+    colorspace = _FAST_JPEG.get((stored_mode, options.mode or stored_mode))
+    if colorspace is None:
+        return None
+    least_height, least_width = min_size or (0, 0)  # 0 is the whole picture
+    try:
         pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(
             payload,
             colorspace=colorspace,
@@ -193,9 +196,7 @@ def _decode_jpeg(payload: bytes, options: ReadOptions, min_size: tuple[int, int]
             min_factor=2,  # 7/8 to 5/8 cost as much as the whole picture
             strict=False,
         )
-    except ValueError as error:
-        if not any(phrase in str(error) for phrase in _LEFT_TO_PILLOW):
-            raise
+    except (ValueError, KeyError):
         return None
     return pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels
 

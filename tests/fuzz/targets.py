@@ -209,7 +209,7 @@ def _jpeg_markers(data: bytes) -> str:
         try:
             found = walk(data, whole=whole)
         except Unfit as unfit:
-            outcomes.append(_refused(unfit, _PICTURE_CODES))
+            outcomes.append(_refused(unfit, (*_PICTURE_CODES, "unsupported_format")))
             continue
         assert found.end == -1 or (found.end <= len(data) and data[: found.end].endswith(b"\xff\xd9"))
         assert 1 <= found.scans <= 1_000
