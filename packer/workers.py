@@ -139,9 +139,12 @@ class Worker:
             _write(process, json.dumps(files, separators=(",", ":")).encode() + b"\n")
             answer = _read_line(process)
         if answer.endswith(b"\n"):
-            self._files += len(files)
-            self._forget_words()
-            return [decode_verdict(values) for values in json.loads(answer)]
+            verdicts = _verdicts(answer)
+            if len(verdicts) == len(files):
+                self._files += len(files)
+                self._forget_words()
+                return verdicts
+            process.kill()  # a decoder that a hostile file has taken over, or that wrote into memory that is not its own
         process.wait()
         if limit.is_over:
             raise WorkerFailure(Skipped("timeout", f"not checked within {self._timeout_s:g} s"), sure=True)
@@ -187,6 +190,14 @@ class Worker:
         self._errors.seek(0)
         lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         return f" ({lines[-1]})" if lines else ""
+
+
+def _verdicts(answer: bytes) -> list[Verdict]:
+    """What a worker answered, empty where it makes no sense."""
+    try:
+        return [decode_verdict(values) for values in json.loads(answer)]
+    except (ValueError, TypeError, RecursionError):
+        return []
 
 
 def _write(process: subprocess.Popen[bytes], line: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -118,6 +119,14 @@ def _allocate(path: bytes) -> None:
     block[:: 1 << 12] = bytes(len(block[:: 1 << 12]))
 
 
+def _answer_itself(line: bytes) -> None:
+    """As code that a hostile file has smuggled in could: into every pipe that is open."""
+    for number in range(3, 30):
+        with contextlib.suppress(OSError):
+            os.write(number, line)
+    time.sleep(60)
+
+
 def _gulp(path: bytes) -> None:
     """Ten gigabytes, as a decoder asks for them that believes a header."""
     bytearray(10 << 30)[0] = 1
@@ -175,6 +184,8 @@ _DEEDS: dict[str, Any] = {
     "print": _print,
     "complain": _complain,
     "allocate": _allocate,
+    "nonsense": lambda path: _answer_itself(b"[1, 2\n"),
+    "forge": lambda path: _answer_itself(b'[["corrupt","forged"],["corrupt","forged"]]\n'),
     "gulp": _gulp,
     "cgulp": _gulp_in_c,
     "swell": _gulp_by_and_by,

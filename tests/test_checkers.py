@@ -503,3 +503,11 @@ def test_worker_loads_neither_torch_nor_lmdb_nor_h5py() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert json.loads(result.stdout) == []
+
+
+@pytest.mark.parametrize("deed", ["nonsense", "forge"])
+def test_answer_that_makes_no_sense_costs_the_file_and_never_the_job(tmp_path: Path, deed: str) -> None:
+    """A decoder that writes into foreign memory, or that a file has taken over, may answer in the worker's place."""
+    with pool(tmp_path, workers=1, timeout_s=20) as checkers:
+        found = outcomes(checkers.verdicts(sources(["fine0", f"{deed}1", "fine2"])))
+    assert found == {f"{deed}1": "worker_died"}
