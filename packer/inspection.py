@@ -62,6 +62,7 @@ class Inspection:
         self._options = options
         self._on_progress = on_progress
         self._read = read
+        self._stage = "pack" if read else "check"
         self._leave_out = tuple(leave_out)
         self._settings = CheckSettings(options.check, options.max_pixels, max_bytes)
         self._pool: CheckPool | None = None
@@ -125,7 +126,7 @@ class Inspection:
     def kept(self, report: ReportWriter) -> Iterator[tuple[Source, Kept, bytes]]:
         """The sound files in order, with their bytes where these are wanted; the others go into the report."""
         total, done_bytes = len(self.listing), 0
-        self._on_progress(Progress("pack", 0, total))
+        self._on_progress(Progress(self._stage, 0, total))
         intake = Intake(
             os.fsencode(self._root),
             self._settings,
@@ -147,7 +148,7 @@ class Inspection:
                 self._duplicates.add(source.index, verdict.size_bytes, verdict.digest)
                 yield source, verdict, payload
             done_bytes += source.size_bytes
-            self._on_progress(Progress("pack", source.index + 1, total, done_bytes, source.index + 1 - self.samples))
+            self._on_progress(Progress(self._stage, source.index + 1, total, done_bytes, source.index + 1 - self.samples))
 
     def finish(self, report: ReportWriter) -> None:
         """Report what only shows when all files were judged.

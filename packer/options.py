@@ -114,8 +114,8 @@ class Progress:
     """How far a job is.
 
     Attributes:
-        stage: ``"scan"``, ``"pack"`` or ``"verify"``.
-        done: files looked at (scan, pack) or samples read back (verify).
+        stage: ``"scan"``, ``"pack"``, ``"check"`` or ``"verify"``.
+        done: files looked at (scan, pack, check) or samples read back (verify).
         total: how many there are, ``None`` while that is not known.
         done_bytes: bytes of the files done.
         skipped: files skipped so far.

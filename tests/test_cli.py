@@ -9,6 +9,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -827,3 +828,35 @@ def test_removed_current_folder_is_one_line(here: Path) -> None:
     )
     assert done.returncode == 1
     assert len(lines(done.stderr)) == 1
+
+
+# The terminal is gone
+
+
+HANG_UP = """
+import os, signal, sys
+if sys.argv.pop(1) == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+import packer.scan
+scanned = packer.scan.scan
+def scan(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return scanned(*arguments, **options)
+packer.scan.scan = scan
+from packer.cli import main
+main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signal")
+@pytest.mark.parametrize(("how", "status"), [("plain", 129), ("nohup", 0)])
+def test_connection_that_breaks_ends_a_job_cleanly_unless_nohup_says_otherwise(here: Path, how: str, status: int) -> None:
+    write_tree(here / "in", {"1.npy": npy([1])})
+    result = subprocess.run(
+        [sys.executable, "-c", HANG_UP, how, "in"], cwd=here, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert result.returncode == status, result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(os.listdir(here)) == (["in"] if status else ["in", "in.lmdb"])

@@ -21,10 +21,16 @@ __all__ = ["COMMANDS", "app", "run"]
 
 COMMANDS = ("pack", "check", "verify", "info", "ls", "demo")
 _DEFAULT = "pack"
+# SIGHUP: the terminal or the connection is gone. Under nohup it is ignored, and stays so.
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived. Not an ``Exception``, so that no handler in between takes it for a failure of one file."""
+    """SIGTERM or SIGHUP arrived. Not an ``Exception``, so that no handler in between takes it for a failure of one file."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class _Group(click.Group):
@@ -92,7 +98,7 @@ def run(args: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # it is None where the shell has closed it
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a job
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    previous = {number: signal.signal(number, _terminate) for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN}
     try:
         status = app.main(args, prog_name="pack", standalone_mode=False)
         emit([])
@@ -111,9 +117,9 @@ def run(args: list[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         warn("interrupted")
         return 130
-    except Terminated:
+    except Terminated as ending:
         warn("terminated")
-        return 143
+        return 128 + ending.number
     except OutputClosed as closed:
         # `pack ls DATASET | head`: nobody reads any more. Python would try once more while it ends, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -122,8 +128,9 @@ def run(args: list[str] | None = None) -> int:
         warn(f"standard output: {closed}")
         return 1
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+    raise Terminated(number)
