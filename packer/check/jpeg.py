@@ -117,7 +117,7 @@ def _decode(data: bytes, colorspace: str, max_pixels: int) -> list[Note]:
             require_sound_scans(cleaned)
             return [Note("bad_metadata", junk)] if junk else []
         if _EXTRANEOUS_AT_END in message:
-            _strict_or_unfit(_without_padding(data), colorspace)
+            _strict_without_padding(data, colorspace)
             return []
         if _EXTRANEOUS in message:
             cleaned, junk = without_junk(data)
@@ -151,19 +151,28 @@ def _unfit(data: bytes, message: str) -> Unfit:
     return Unfit("corrupt", f"the decoder says: {message}")
 
 
-def _without_padding(data: bytes) -> bytes:
-    """The file without the run of one repeated byte before its end marker.
+def _strict_without_padding(data: bytes, colorspace: str) -> None:
+    """Judge the file without the run of one repeated byte before its end marker.
 
     Some writers pad there, which is harmless. But a file that was cut, filled up and ended looks the same: its decoder makes
     pixels of the filling, as much as it needs, and calls only the rest extraneous. Without all of it, that file ends too early.
+    The picture itself may end with up to two such bytes. And one odd byte is no run: it is what damage leaves over.
+
+    Raises:
+        Unfit: it is not whole.
     """
     end = walk(data, whole=True).end - 2
-    if end <= 0:
-        return data
-    kept = data[:end].rstrip(data[end - 1 : end])
-    if end - len(kept) == 1 and data[end - 1] not in (0, 0xFF):
-        return data  # one such byte is no padding: a decoder that damage led astray has it left
-    return kept + data[end:]
+    run = data[:end][len(data[:end].rstrip(data[end - 1 : end])) :] if end > 0 else b""
+    if not run or (len(run) == 1 and run not in (b"\0", b"\xff")):
+        _strict_or_unfit(data, colorspace)
+        return
+    for left in range(min(3, len(run))):
+        try:
+            _strict(data[: end - len(run) + left] + data[end:], colorspace)
+        except ValueError:
+            continue
+        return
+    _strict_or_unfit(data[: end - len(run)] + data[end:], colorspace)
 
 
 def _without_profile(data: bytes) -> bytes:
