@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Literal
 
 import pytest
 from PIL import Image
@@ -99,3 +100,14 @@ def test_a_broken_index_is_noted(at: int, new: bytes, detail: str) -> None:
     assert [note.code for note in found] == ["bad_metadata"]
     assert "its list of pictures cannot be read" in found[0].detail
     assert detail in found[0].detail or at == 0
+
+
+def test_an_entry_of_a_picture_that_is_no_jpeg_is_noted() -> None:
+    start = WHOLE.index(b"MPF\0") + 4
+    order: Literal["little", "big"] = "little" if WHOLE[start : start + 2] == b"II" else "big"
+    tag = WHOLE.index((0xB002).to_bytes(2, order), start)
+    at = start + int.from_bytes(WHOLE[tag + 8 : tag + 12], order)
+    found = notes(changed(at, (0x05000000).to_bytes(4, order)))
+    assert [(note.code, note.detail) for note in found] == [
+        ("bad_metadata", "its list of pictures cannot be read: picture 1 in form 5, there is only 0, which is JPEG")
+    ]

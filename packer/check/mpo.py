@@ -47,4 +47,8 @@ def later_pictures(data: bytes, index: bytes) -> list[int]:
     if size != count * _ENTRY_BYTES or entries + size > len(index):
         raise BrokenIndexError(f"an index of {count:,} pictures with {size:,} bytes at byte {entries} of {len(index)}")
     base = data.find(b"MPF\0" + index) + 4
-    return [base + number(at + 8) for at in range(entries + _ENTRY_BYTES, entries + size, _ENTRY_BYTES)]
+    places = range(entries, entries + size, _ENTRY_BYTES)
+    for at in places:
+        if form := number(at) >> 24 & 7:
+            raise BrokenIndexError(f"picture {places.index(at) + 1} in form {form}, there is only 0, which is JPEG")
+    return [base + number(at + 8) for at in places[1:]]
