@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from packer.check import CheckSettings
+from packer.check import CheckSettings, load_decoders
 from packer.model import Kept, Note, Skipped, Verdict
 
 __all__ = ["decode_verdict", "encode_verdict", "main"]
@@ -70,6 +70,7 @@ def main() -> None:
     if not first:
         return
     start = json.loads(first)
+    load_decoders()
     check = _resolve(start["check"])
     settings = CheckSettings(**start["settings"])
     root = start["root"].encode("latin-1")
