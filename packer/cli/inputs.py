@@ -95,7 +95,7 @@ def emit_findings(summary: InputSummary, report: str) -> None:
     for note in summary.notes:
         emit(f"  {escape(note)}")
     if summary.turned:
-        emit(f"not upright {summary.turned:,}, by their Exif orientation: kept as they are, orient=True turns them when reading")
+        emit(f"not upright {summary.turned:,}, by their Exif orientation: stored as is, orient=True turns them when reading")
     if summary.ignored:
         emit(f"ignored {sum(summary.ignored.values()):,}: {escape(listed(summary.ignored))}")
     if report and (summary.skipped or summary.warned):
