@@ -19,6 +19,7 @@ from packer.errors import InputError, TooManySkippedError
 from packer.intake import Intake
 from packer.labels import load_classes
 from packer.listing import Listing
+from packer.manifest import MAX_MANIFEST_BYTES
 from packer.model import Kept, Skipped, Source, display_name
 from packer.options import InputOptions, OnProgress, Progress, allowed_skips
 from packer.report import ReportWriter
@@ -27,7 +28,6 @@ from packer.scan import scan
 __all__ = ["Inspection", "require_folder"]
 
 _PATHS = 5  # of a content that several files have
-_MAX_CLASSES_BYTES = 32 << 20  # half of a manifest: see ``packer.manifest``
 
 
 class Inspection:
@@ -116,7 +116,7 @@ class Inspection:
                 f"{display_name(self.listing[0].name)}. Names are taken relative to the list's folder or to {self._root}."
             )
         names = [display_name(name) for name in self.listing.classes]
-        if len(json.dumps(names, indent=1)) > _MAX_CLASSES_BYTES:
+        if len(json.dumps(names, indent=1)) > MAX_MANIFEST_BYTES // 2:
             raise InputError(
                 f"{self._root}: the names of its {len(names):,} classes are longer together than a manifest can hold. "
                 "Use shorter names, or --labels none."

@@ -16,7 +16,7 @@ from packer.formats._base import Format, Written
 from packer.index import INDEX_FILE, NAMES_FILE, Index, IndexWriter
 from packer.inspection import Inspection
 from packer.listing import Listing
-from packer.manifest import REPORT_FILE, FileEntry, Manifest, ShardEntry, content_digest
+from packer.manifest import MAX_MANIFEST_BYTES, REPORT_FILE, FileEntry, Manifest, ShardEntry, content_digest
 from packer.model import TYPES_BY_NAME, Sample, display_name
 from packer.options import OnProgress, PackOptions, Progress, Summary
 from packer.plan import ShardLimits, WritePlan
@@ -24,8 +24,6 @@ from packer.report import ReportWriter
 from packer.verify import payload_findings
 
 __all__ = ["Job"]
-
-_MAX_MANIFEST_BYTES = 64 << 20  # a larger one is not read: see ``packer.manifest``
 
 
 class Job:
@@ -67,7 +65,7 @@ class Job:
                 raise type(error)(f"{error}. Nothing was packed. Report: {self._rescue(path)}") from None
         manifest = self._manifest(listing, written)
         content = manifest.to_json()
-        if len(content) > _MAX_MANIFEST_BYTES:
+        if len(content) > MAX_MANIFEST_BYTES:
             raise OutputError(
                 f"{self._target}: {len(manifest.shards):,} shards, more than a manifest holds. Make larger ones "
                 "(--shard-size, --shard-samples)."

@@ -49,6 +49,7 @@ from packer.model import NO_LABEL, Unfit
 __all__ = [
     "LAYOUT_VERSION",
     "MANIFEST_FILE",
+    "MAX_MANIFEST_BYTES",
     "REPORT_FILE",
     "FileEntry",
     "Manifest",
@@ -60,7 +61,8 @@ __all__ = [
 LAYOUT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 REPORT_FILE = "report.jsonl"
-_MAX_BYTES = 64 << 20
+MAX_MANIFEST_BYTES = 64 << 20
+"""A larger manifest is neither read nor written."""
 _MAX_SAMPLES = 2**40
 
 
@@ -151,7 +153,7 @@ def load_manifest(folder: Path) -> Manifest:
     """
     path = Path(folder, MANIFEST_FILE)
     try:
-        data = read_regular_file(bytes(str(path), "utf-8", "surrogateescape"), _MAX_BYTES)
+        data = read_regular_file(bytes(str(path), "utf-8", "surrogateescape"), MAX_MANIFEST_BYTES)
     except Unfit as unfit:
         raise _why_not(folder, path, unfit.detail) from None
     try:
