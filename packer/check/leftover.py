@@ -14,13 +14,11 @@ same pixels must come out when the bytes are changed: nothing depends on them.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 
 import xxhash
-from PIL import Image
 
-from packer.check.pictures import PILLOW_FORMATS
+from packer.check.pictures import open_picture
 
 __all__ = ["count_unneeded", "digest_of_pixels", "flipped"]
 
@@ -79,9 +77,8 @@ def flipped(data: bytes, mask: int = _MASKS[0]) -> bytes:
 
 def digest_of_pixels(data: bytes, kind: str, frame: int = 0) -> str | None:
     """A digest of one picture of a file, ``None`` where Pillow does not decode it."""
-    Image.MAX_IMAGE_PIXELS = None  # the limit is ours, and was looked at before
     try:
-        with Image.open(io.BytesIO(data), formats=PILLOW_FORMATS[kind]) as picture:
+        with open_picture(data, kind) as picture:
             picture.seek(frame)
             return xxhash.xxh3_128_hexdigest(picture.tobytes())
     except Exception:  # noqa: BLE001 - whether there is one, of any class, is all that is asked

@@ -15,9 +15,9 @@ from packer.exif import orientation_or_note
 from packer.model import Note, Unfit
 from packer.pngchunks import without_metadata
 
-__all__ = ["PILLOW_FORMATS", "check", "count_frames"]
+__all__ = ["check", "count_frames", "mode_of_png", "open_picture"]
 
-PILLOW_FORMATS = {
+_PILLOW_FORMATS = {
     "jpeg": ("JPEG", "MPO"),
     "png": ("PNG",),
     "webp": ("WEBP",),
@@ -26,7 +26,6 @@ PILLOW_FORMATS = {
     "tiff": ("TIFF",),
     "avif": ("AVIF",),
 }
-"""Pillow's names of the formats, by type."""
 
 # What Pillow's decoders say of files that end too early; anything else is called corrupt.
 _ENDS_EARLY = re.compile(r"truncated|unexpected end|not enough|buffer overrun|broken data stream|end of (file|data)", re.I)
@@ -50,7 +49,7 @@ def check(data: bytes, kind: str, max_pixels: int, *, frames: int | None = None,
     """
     notes = [] if notes is None else notes
     try:
-        with _open(data, kind) as picture:
+        with open_picture(data, kind) as picture:
             require_pixels(picture.width, picture.height, max_pixels)
             mode, width, height = picture.mode, picture.width, picture.height
             picture.load()
@@ -73,14 +72,14 @@ def mode_of_png(data: bytes, notes: list[Note]) -> str:
         Unfit: it cannot.
     """
     try:
-        with _open(data, "png") as picture:
+        with open_picture(data, "png") as picture:
             return picture.mode
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - SyntaxError, ValueError, OSError and others for blocks beside the pixels
         notes.append(Note("bad_metadata", f"Pillow cannot open it with its metadata: {error}"))
     try:
-        with _open(without_metadata(data), "png") as picture:
+        with open_picture(without_metadata(data), "png") as picture:
             return picture.mode
     except MemoryError:
         raise
@@ -91,7 +90,7 @@ def mode_of_png(data: bytes, notes: list[Note]) -> str:
 def count_frames(data: bytes, kind: str) -> int:
     """Number of pictures in a file; 1 where its index of pictures is broken."""
     try:
-        with _open(data, kind) as picture:
+        with open_picture(data, kind) as picture:
             return int(getattr(picture, "n_frames", 1))
     except MemoryError:
         raise
@@ -99,10 +98,15 @@ def count_frames(data: bytes, kind: str) -> int:
         return 1
 
 
-def _open(data: bytes, kind: str) -> ImageFile.ImageFile:
+def open_picture(data: bytes, kind: str) -> ImageFile.ImageFile:
+    """Open a file as the one type that it was sniffed as; nothing is decoded yet.
+
+    Raises:
+        Exception: nearly any, as Pillow does on damaged files.
+    """
     # The limit is ours (`require_pixels`), and is looked at before anything is decoded.
     Image.MAX_IMAGE_PIXELS = None
-    return Image.open(io.BytesIO(data), formats=PILLOW_FORMATS[kind])
+    return Image.open(io.BytesIO(data), formats=_PILLOW_FORMATS[kind])
 
 
 def _visit_frames(picture: ImageFile.ImageFile, max_pixels: int) -> int:
@@ -123,9 +127,6 @@ def _orientation(picture: ImageFile.ImageFile, notes: list[Note]) -> int:
     block = picture.info.get("exif")
     if isinstance(block, bytes) and block:
         return orientation_or_note(block.removeprefix(b"Exif\0\0"), notes)
-    if picture.format == "TIFF":
-        value = picture.getexif().get(0x0112, 1)
-        return value if isinstance(value, int) and 1 <= value <= 8 else 1
     return 1
 
 

@@ -7,11 +7,10 @@ every picture are unpacked here and compared with what the directory promises; t
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 
 from packer.check import pictures
 from packer.check.stderr import Stderr
@@ -169,7 +168,7 @@ def _load_pages(data: bytes, count: int) -> set[int]:
         Unfit: ``truncated``, ``corrupt``.
     """
     strange = set()
-    with Image.open(io.BytesIO(data), formats=pictures.PILLOW_FORMATS["tiff"]) as picture:
+    with pictures.open_picture(data, "tiff") as picture:
         for page in range(1, count):
             try:
                 picture.seek(page)
