@@ -16,7 +16,7 @@ from packer.check.jpegholes import find_hole
 from packer.check.jpegmarkers import walk, without_junk
 from packer.check.jpegwalk import require_sound_scans
 from packer.check.verdict import Finding, require_pixels
-from packer.exif import orientation_or_note
+from packer.exif import BrokenTagsError, orientation_or_note
 from packer.model import Note, Unfit
 
 __all__ = ["check"]
@@ -79,7 +79,7 @@ def _look_at_later(data: bytes, index: bytes, pixels_left: int) -> list[Note]:
     """Notes on damage to the pictures after the first one, as far as the pixels last."""
     try:
         starts = mpo.later_pictures(data, index)
-    except mpo.BrokenIndexError as error:
+    except BrokenTagsError as error:
         return [Note("bad_metadata", f"its list of pictures cannot be read: {error}")]
     edges = [*sorted({*starts}), len(data)]
     for start, end in pairwise(edges):

@@ -7,14 +7,12 @@ The size is not looked at: Pillow 13.0 writes a wrong one from the third picture
 
 from __future__ import annotations
 
-__all__ = ["BrokenIndexError", "later_pictures"]
+from packer.exif import BrokenTagsError, TagBlock
+
+__all__ = ["later_pictures"]
 
 _COUNT, _ENTRIES = 0xB001, 0xB002
 _ENTRY_BYTES = 16
-
-
-class BrokenIndexError(ValueError):
-    """The index cannot be read; the first picture is not touched by that."""
 
 
 def later_pictures(data: bytes, index: bytes) -> list[int]:
@@ -25,30 +23,18 @@ def later_pictures(data: bytes, index: bytes) -> list[int]:
         index: the body of its first MPF segment, behind the name.
 
     Raises:
-        BrokenIndexError: it is cut off, or has not the form of an index.
+        BrokenTagsError: it is cut off, or has not the form of an index; the first picture is not touched by that.
     """
-    order = {b"II*\0": "little", b"MM\0*": "big"}.get(index[:4])
-    if order is None:
-        raise BrokenIndexError(f"an index of {len(index)} bytes that begins with {index[:4].hex(' ') or 'nothing'}")
-    is_big = order == "big"
-
-    def number(at: int, size: int = 4) -> int:
-        if at + size > len(index):
-            raise BrokenIndexError(f"an index of {len(index)} bytes that points to byte {at}")
-        return int.from_bytes(index[at : at + size], "big" if is_big else "little")
-
-    tags = {}
-    start = number(4)
-    for at in range(start + 2, start + 2 + 12 * number(start, 2), 12):
-        tags[number(at, 2)] = (number(at + 4), number(at + 8))
+    block = TagBlock(index, "an index")
+    tags = {block.number(at, 2): (block.number(at + 4, 4), block.number(at + 8, 4)) for at in block.entries()}
     if _COUNT not in tags or _ENTRIES not in tags:
         return []  # the later pictures have such segments too, without a list
     count, (size, entries) = tags[_COUNT][1], tags[_ENTRIES]
     if size != count * _ENTRY_BYTES or entries + size > len(index):
-        raise BrokenIndexError(f"an index of {count:,} pictures with {size:,} bytes at byte {entries} of {len(index)}")
+        raise BrokenTagsError(f"an index of {count:,} pictures with {size:,} bytes at byte {entries} of {len(index)}")
     base = data.find(b"MPF\0" + index) + 4
     places = range(entries, entries + size, _ENTRY_BYTES)
     for at in places:
-        if form := number(at) >> 24 & 7:
-            raise BrokenIndexError(f"picture {places.index(at) + 1} in form {form}, there is only 0, which is JPEG")
-    return [base + number(at + 8) for at in places[1:]]
+        if form := block.number(at, 4) >> 24 & 7:
+            raise BrokenTagsError(f"picture {places.index(at) + 1} in form {form}, there is only 0, which is JPEG")
+    return [base + block.number(at + 8, 4) for at in places[1:]]

@@ -29,7 +29,7 @@ from packer.check.sniff import sniff
 from packer.check.verdict import Finding
 from packer.decode import ReadOptions, decode_array, decode_picture
 from packer.errors import DatasetError
-from packer.exif import BrokenExifError, orientation
+from packer.exif import BrokenTagsError, orientation
 from packer.index import Record
 from packer.manifest import Manifest, load_manifest
 from packer.model import MODES, SKIP_CODES, TYPES_BY_NAME, Kept, Unfit
@@ -252,7 +252,7 @@ def _jpeg_walk(data: bytes) -> str:
 def _exif(data: bytes) -> str:
     try:
         found = orientation(data)
-    except BrokenExifError as error:
+    except BrokenTagsError as error:
         return str(error).split(" that ")[-1][:13]
     assert 1 <= found <= 8
     return f"orientation {found}"
