@@ -62,7 +62,7 @@ class Intake:
                 continue
             _, verdict, payload = next(taken)
             if _DUPLICATE in self._skip and isinstance(verdict, Kept):
-                verdict = self._skip_copy(source, verdict)
+                verdict = self._skip_copy(source, verdict, payload)
             yield source, verdict, b"" if isinstance(verdict, Skipped) else payload
 
     def _look(self, sources: Iterator[Source]) -> Iterator[tuple[Source, Verdict, bytes]]:
@@ -93,12 +93,12 @@ class Intake:
                     return Skipped(note.code, note.detail)
         return verdict
 
-    def _skip_copy(self, source: Source, verdict: Kept) -> Verdict:
+    def _skip_copy(self, source: Source, verdict: Kept, payload: bytes) -> Verdict:
         """A skip where the same bytes were kept before; compared, since equal digests are no proof."""
         first = self._first_of.setdefault((verdict.size_bytes, verdict.digest), source.name)
         if first is source.name:
             return verdict
-        copy = self._read(source.name)
+        copy = payload if self._wants_bytes else self._read(source.name)
         if isinstance(copy, Skipped) or copy != self._read(first):
             return verdict
         return Skipped(_DUPLICATE, f"the same {verdict.size_bytes:,} bytes as {display_name(first)}, which is kept")

@@ -44,7 +44,6 @@ class Markers:
         height: rows.
         precision: bits a component.
         components: number of colour components.
-        adobe_transform: colour transform of an Adobe segment, -1 where there is none.
         exif: the first Exif segment behind its six-byte name, or ``None``.
         mpf: the first multi-picture segment behind its four-byte name, or ``None``.
         scans: number of scans.
@@ -56,7 +55,6 @@ class Markers:
     precision: int = 8
     components: int = 0
     progressive: bool = False
-    adobe_transform: int = -1
     exif: bytes | None = None
     mpf: bytes | None = None
     scans: int = 0
@@ -114,8 +112,6 @@ def walk(data: bytes, *, whole: bool) -> Markers:
             found.exif = body[6:]
         elif marker == 0xE2 and found.mpf is None and body.startswith(b"MPF\0"):
             found.mpf = body[4:]
-        elif marker == 0xEE and body.startswith(b"Adobe") and len(body) >= 12:
-            found.adobe_transform = body[11]
     if not found.components:
         raise Unfit("truncated" if found.end == -1 else "corrupt", "no frame header, so no picture")
     if not found.scans:
