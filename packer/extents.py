@@ -12,17 +12,22 @@ import errno
 import mmap as _mmap
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from packer.errors import CorruptDatasetError, DatasetChangedError, TruncatedFileError
+from packer.errors import CorruptDatasetError, DatasetChangedError, DatasetError, TruncatedFileError
 from packer.files import OPEN_FLAGS, FileIdentity, OpenFile, identify
 from packer.manifest import ShardEntry
+from packer.model import Extent
 
 __all__ = ["ExtentReader"]
 
 _MAX_OPEN = 64  # files; a dataset may have thousands of shards, and `ulimit -n` may be 128
+_NEAR_BYTES = 64 << 10
+_HAS_MADVISE = hasattr(_mmap, "MADV_WILLNEED")
 _HAS_DIR_FD = os.open in os.supports_dir_fd
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 _REPLACED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 
@@ -66,11 +71,29 @@ class ExtentReader:
             return b""
         return self._file(shard).read(offset, size)
 
-    def read_into(self, shard: int, offset: int, buffer: memoryview) -> None:
-        """Fill a writable buffer from a shard; raises as ``read`` does."""
-        self._require_inside(shard, offset, len(buffer))
-        if len(buffer):
-            self._file(shard).read_into(offset, buffer)
+    def read_into(self, shard: int, offset: int, *buffers: memoryview) -> None:
+        """Fill writable buffers of bytes, one after the other, from one range of a shard; raises as ``read`` does."""
+        size = sum(map(len, buffers))
+        self._require_inside(shard, offset, size)
+        if size:
+            self._file(shard).read_into(offset, *buffers)
+
+    def view(self, shard: int, offset: int, size: int) -> memoryview:
+        """A range of bytes to look at, read-only, without a copy where the shards are mapped; raises as ``read`` does."""
+        self._require_inside(shard, offset, size)
+        return self._file(shard).view(offset, size) if size else memoryview(b"")
+
+    def ask_ahead(self, ranges: Iterable[Extent]) -> None:
+        """Have the system read ranges into its memory while something else is done. Advice: it never fails.
+
+        Cold random reads of a batch are three times as fast when all are asked for first, since a disk or server then works
+        on many at once.
+        """
+        for shard, offset, size in _joined(ranges):
+            # What is wrong with a range is said when it is read, with the name of its sample.
+            with contextlib.suppress(DatasetError, OSError):
+                self._require_inside(shard, offset, size)
+                self._file(shard).ask_ahead(offset, size)
 
     def path(self, shard: int) -> Path:
         """The file of a shard, for messages."""
@@ -86,12 +109,22 @@ class ExtentReader:
         """An open shard. The caller's reference keeps it open, whoever drops it from the list meanwhile."""
         file = self._files.get(shard)
         if file is None:
-            file = self._files[shard] = self._open(shard)
-            # No lock, since a thread could hold it at the moment of a fork. Single steps of a dict are atomic.
-            while len(self._files) > _MAX_OPEN:
-                with contextlib.suppress(RuntimeError, StopIteration):
-                    self._files.pop(next(iter(self._files)), None)
+            try:
+                file = self._open(shard)
+            except OSError as error:
+                if error.errno not in _TOO_MANY_OPEN or not self._files:
+                    raise
+                self._drop_oldest(0)  # others in this process need descriptors, too, such as a second dataset
+                file = self._open(shard)
+            self._files[shard] = file
+            self._drop_oldest(_MAX_OPEN)
         return file
+
+    def _drop_oldest(self, keep: int) -> None:
+        # No lock, since a thread could hold it at the moment of a fork. Single steps of a dict are atomic.
+        while len(self._files) > keep:
+            with contextlib.suppress(RuntimeError, StopIteration):
+                self._files.pop(next(iter(self._files)), None)
 
     def _open(self, shard: int) -> OpenFile:
         name = self._shards[shard].file
@@ -123,6 +156,21 @@ class ExtentReader:
             raise
 
 
+def _joined(ranges: Iterable[Extent]) -> Iterator[Extent]:
+    """Neighbours become one range, so that a stretch of small samples is asked for at once."""
+    joined = Extent(-1, 0, 0)
+    for extent in ranges:
+        gap = extent.offset - joined.offset - joined.size
+        if extent.shard == joined.shard and 0 <= gap <= _NEAR_BYTES:
+            joined = Extent(joined.shard, joined.offset, joined.size + gap + extent.size)
+            continue
+        if joined.size:
+            yield joined
+        joined = extent
+    if joined.size:
+        yield joined
+
+
 def _identify_shard(path: Path, expected: int) -> FileIdentity:
     try:
         info = os.lstat(path)
@@ -152,6 +200,16 @@ class _MappedFile(OpenFile):
     def read(self, offset: int, size: int) -> bytes:
         return self._map[offset : offset + size]
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
+    def read_into(self, offset: int, *buffers: memoryview) -> None:
         with memoryview(self._map) as whole:
-            buffer[:] = whole[offset : offset + len(buffer)]
+            for buffer in buffers:
+                buffer[:] = whole[offset : offset + len(buffer)]
+                offset += len(buffer)
+
+    def view(self, offset: int, size: int) -> memoryview:
+        return memoryview(self._map)[offset : offset + size]
+
+    def ask_ahead(self, offset: int, size: int) -> None:
+        if _HAS_MADVISE:
+            start = offset - offset % _mmap.PAGESIZE
+            self._map.madvise(_mmap.MADV_WILLNEED, start, offset + size - start)

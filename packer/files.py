@@ -21,6 +21,7 @@ __all__ = ["OPEN_FLAGS", "FileIdentity", "OpenFile", "discard", "discard_path", 
 _LARGE_BYTES = 16 << 20
 _HEAD_BYTES = 64 << 10
 _HAS_PREAD = hasattr(os, "preadv")
+_HAS_FADVISE = hasattr(os, "posix_fadvise")
 
 # O_NONBLOCK: opening a FIFO otherwise waits for ever for a writer. The other two exist on one kind of system each.
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -155,14 +156,28 @@ class OpenFile:
         self.read_into(offset, memoryview(whole))
         return bytes(whole)
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill a writable buffer; raises as ``read`` does."""
-        done = 0
-        while done < len(buffer):  # the kernel gives at most 2 GiB at once, a network file system sometimes less
-            count = self._read_some_into(offset + done, buffer[done:])
-            if not count:
-                raise TruncatedFileError.sized(self.path, os.fstat(self._descriptor).st_size, self.size_bytes)
-            done += count
+    def read_into(self, offset: int, *buffers: memoryview) -> None:
+        """Fill writable buffers of bytes, one after the other, from one range of the file; raises as ``read`` does."""
+        done = self._read_some_into(offset, buffers)
+        for buffer in buffers:
+            filled = min(done, len(buffer))
+            done -= filled
+            offset += filled
+            while filled < len(buffer):  # the kernel gives at most 2 GiB at once, a network file system sometimes less
+                count = self._read_some_into(offset, (buffer[filled:],))
+                if not count:
+                    raise TruncatedFileError.sized(self.path, os.fstat(self._descriptor).st_size, self.size_bytes)
+                filled += count
+                offset += count
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """The bytes to look at, read-only; raises as ``read`` does."""
+        return memoryview(self.read(offset, size))
+
+    def ask_ahead(self, offset: int, size: int) -> None:
+        """Tell the system that this range is wanted soon, and return at once; where it cannot be told, nothing happens."""
+        if _HAS_FADVISE:
+            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
     def _read_some(self, offset: int, size: int) -> bytes:
         if self._lock is None:
@@ -171,11 +186,11 @@ class OpenFile:
             os.lseek(self._descriptor, offset, os.SEEK_SET)
             return os.read(self._descriptor, size)
 
-    def _read_some_into(self, offset: int, buffer: memoryview) -> int:
+    def _read_some_into(self, offset: int, buffers: tuple[memoryview, ...]) -> int:
         if self._lock is None:
-            return os.preadv(self._descriptor, [buffer], offset)
-        data = self._read_some(offset, len(buffer))
-        buffer[: len(data)] = data
+            return os.preadv(self._descriptor, buffers, offset)
+        data = self._read_some(offset, len(buffers[0]))
+        buffers[0][: len(data)] = data
         return len(data)
 
     def __del__(self, close: object = os.close) -> None:
