@@ -15,31 +15,24 @@ import operator
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
+from typing import Any, ClassVar, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.decode import ReadOptions, decode_array, decode_picture
-from packer.errors import DatasetError, OptionError
+from packer.decode import ReadOptions
+from packer.errors import DatasetError
 from packer.index import Names, Record
-from packer.model import DEFAULT_MAX_PIXELS, TYPES_BY_NAME
-from packer.store import Store
-
-if TYPE_CHECKING:
-    _Base = Sequence[Any]
-else:
-    try:
-        from torch.utils.data import Dataset as _Base
-    except (ImportError, OSError):  # OSError: installed, but its libraries do not load
-        _Base = Sequence
+from packer.model import DEFAULT_MAX_PIXELS
+from packer.samples import SampleReader
+from packer.selection import are_several, as_numbers, places_of_classes, split_places
+from packer.store import SampleView, Store
+from packer.tensors import Dataset, stack
 
 __all__ = ["HDF5Dataset", "LMDBDataset", "PackedDataset", "WebDatasetDataset", "open_dataset"]
 
-_NPY = TYPES_BY_NAME["npy"].code
 
-
-class PackedDataset(_Base):
+class PackedDataset(Dataset):
     """A packed dataset of any format. ``data[i]`` is ``(data, target)``, or the data alone where there are no labels.
 
     Args:
@@ -54,6 +47,8 @@ class PackedDataset(_Base):
         background: colour (red, green, blue) that transparent pictures are put on; ``None`` drops transparency as Pillow does.
         orient: turn pictures upright as their Exif orientation says.
         min_size: (height, width); decode JPEG at the smallest scale that is at least that large.
+        size: (height, width) that every picture is resized to, so that batches can be made of pictures of different sizes. JPEG
+            is decoded at the smallest scale that is large enough.
         verify: compare each payload with the digest taken when it was packed.
         mmap: map the files instead of reading them. Faster for arrays; but a file that is truncated under a running job then
             ends it with a bus error.
@@ -80,19 +75,22 @@ class PackedDataset(_Base):
         background: tuple[int, int, int] | None = None,
         orient: bool = False,
         min_size: tuple[int, int] | None = None,
+        size: tuple[int, int] | None = None,
         verify: bool = True,
         mmap: bool = False,
         max_pixels: int = DEFAULT_MAX_PIXELS,
     ) -> None:
-        self.options = ReadOptions(output, mode, background, orient, min_size, max_pixels)
+        self.options = ReadOptions(output, mode, background, orient, min_size, size, max_pixels)
         self.transform = transform
         self.target_transform = target_transform
         self._store = Store(path, mmap=mmap, verify=verify)
+        self._reader = SampleReader(self._store, self.options)
         found = self._store.manifest.format
         if self.format and found != self.format:
             problem = f"is a dataset of format {found}, not {self.format}; open_dataset opens any format"
             raise DatasetError.at(self._store.path, problem)
-        self._as_tensor = _tensor_maker(output)
+        self._selection: NDArray[np.unsignedinteger[Any]] | None = None
+        self._targets: NDArray[np.int64] | None = None
 
     @property
     def classes(self) -> list[str]:
@@ -107,60 +105,169 @@ class PackedDataset(_Base):
     @property
     def targets(self) -> NDArray[np.int64]:
         """Labels of all samples: int64, shape (samples,), read-only, -1 where there are none."""
-        return self._store.targets
+        if self._selection is None:
+            return self._store.targets
+        if self._targets is None:
+            chosen = self._store.targets[self._selection]
+            chosen.flags.writeable = False
+            self._targets = chosen.view()
+        return self._targets
 
     @property
     def names(self) -> Names:
         """Original relative paths, looked up when asked for."""
-        return Names(self._store.index)
+        return Names(self._store.index, self._selection)
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self._store) if self._selection is None else len(self._selection)
 
     def __iter__(self) -> Iterator[Any]:
         # Without this, Python would iterate until the first IndexError, and take one from a transform for the end.
         return (self[index] for index in range(len(self)))
 
-    def __getitem__(self, index: SupportsIndex) -> Any:  # type: ignore[override]  # batches come by list, not by slice
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is not int and are_several(index):
+            return self._batch(self._numbers(index))
+        number = self._number(index)
+        return self._sample(number, self._store.index[number])
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
+        """The samples of a batch, each as ``data[i]`` gives it. torch's DataLoader asks so, also under ``Subset``."""
+        numbers = self._numbers(indices)
+        return [self._sample(number, record) for number, record in zip(numbers, self._asked(numbers), strict=True)]
+
+    def view(self, index: SupportsIndex) -> SampleView:
+        """A sample's file to look at: ``with data.view(i) as view:``, where ``view`` is a read-only memoryview of its bytes.
+
+        With ``mmap=True`` nothing is copied. The view ends with the block; an array that was made over it keeps the bytes.
+        """
+        number = self._number(index)
+        return SampleView(self._store.view(number, self._store.index[number]))
+
+    def ask_ahead(self, indices: Sequence[SupportsIndex]) -> None:
+        """Have the system read these samples from the disk or server into its memory. Returns at once; where the system
+        cannot be asked, nothing happens.
+        """
+        self._asked(self._numbers(indices))
+
+    def subset(
+        self,
+        *,
+        indices: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        classes: Sequence[str] | None = None,
+        fraction: float | None = None,
+        seed: int = 0,
+    ) -> Self:
+        """A dataset of some of the samples. What is given is applied one after the other.
+
+        Classes keep their labels, also where one has no sample left. The new dataset has its own ``transform``, and shares
+        everything else; it holds one number a sample.
+
+        Args:
+            indices: numbers of samples, in the order wanted; negative ones count from the end.
+            classes: names of the classes to keep.
+            fraction: share of the samples to keep, chosen at random, in the order in which they were.
+            seed: another one chooses others; the same one chooses the same, on any machine.
+
+        Raises:
+            OptionError: there is no such class, or the fraction is not between 0 and 1.
+            IndexError: there is no such sample.
+        """
+        chosen = self
+        if indices is not None:
+            chosen = chosen._view(np.array([self._place(index) for index in as_numbers(indices)], np.int64))
+        if classes is not None:
+            chosen = chosen._view(places_of_classes(chosen.targets, classes, self.class_to_idx))
+        if fraction is not None:
+            chosen = chosen._view(split_places(len(chosen), (fraction,), seed, None)[0])
+        return chosen if chosen is not self else copy.copy(self)
+
+    def split(self, *fractions: float, seed: int = 0, stratify: bool = False) -> tuple[Self, ...]:
+        """Datasets that share no sample, one for each fraction: ``train, test = data.split(0.9, 0.1)``.
+
+        Each has its own ``transform``. Sizes are as near to the fractions as whole samples allow; what the fractions leave of
+        1 is in none of them.
+
+        Args:
+            fractions: shares of the samples, together at most 1.
+            seed: another one divides otherwise; the same one divides the same way, on any machine.
+            stratify: keep the shares within each class, too.
+
+        Raises:
+            OptionError: the fractions make no sense.
+        """
+        labels = self.targets if stratify else None
+        return tuple(self._view(places) for places in split_places(len(self), fractions, seed, labels))
+
+    def _view(self, places: NDArray[np.int64]) -> Self:
+        """A dataset of the samples at these places of this one."""
+        twin = copy.copy(self)
+        numbers = places if self._selection is None else self._selection[places]
+        twin._selection = numbers.astype(np.min_scalar_type(len(self._store)), copy=False)
+        twin._targets = None
+        return twin
+
+    def _place(self, index: SupportsIndex) -> int:
         try:
             wanted = operator.index(index)
         except TypeError:
-            raise TypeError(f"a sample is asked for by its number, not by {type(index).__name__}") from None
-        number = wanted + len(self) if wanted < 0 else wanted
-        if not 0 <= number < len(self):
+            raise TypeError(f"a sample is asked for by its number, a batch by a list of numbers, not by {type(index).__name__}") from None
+        place = wanted + len(self) if wanted < 0 else wanted
+        if not 0 <= place < len(self):
             raise IndexError(f"sample {wanted} of {len(self)}")
-        record = self._store.index[number]
-        data = self._decode(number, record)
+        return place
+
+    def _number(self, index: SupportsIndex) -> int:
+        """The number that a sample has in the whole dataset."""
+        place = self._place(index)
+        return place if self._selection is None else int(self._selection[place])
+
+    def _numbers(self, indices: Any) -> list[int]:
+        return [self._number(index) for index in as_numbers(indices)]
+
+    def _asked(self, numbers: list[int]) -> list[Record]:
+        """Records of samples whose payloads will be read next."""
+        records = [self._store.index[number] for number in numbers]
+        self._store.ask_ahead(records)
+        return records
+
+    def _sample(self, number: int, record: Record) -> Any:
+        data = self._data(number, record)
+        return (data, self._target(number, record)) if self._store.manifest.classes else data
+
+    def _data(self, number: int, record: Record) -> Any:
+        data = self._reader.one(number, record)
+        return data if self.transform is None else self._call(self.transform, data, number)
+
+    def _target(self, number: int, record: Record) -> Any:
         target = record.label
+        return target if self.target_transform is None else self._call(self.target_transform, target, number)
+
+    def _call(self, function: Callable[[Any], Any], value: Any, number: int) -> Any:
         try:
-            if self.transform is not None:
-                data = self.transform(data)
-            if not self._store.manifest.classes:
-                return data
-            return data, target if self.target_transform is None else self.target_transform(target)
+            return function(value)
         except Exception as error:
-            error.add_note(f"in the transform of sample {number} ({self.names[number]!r}) of {self._store.path}")
+            error.add_note(f"in the transform of sample {number} ({self._store.name(number)!r}) of {self._store.path}")
             raise
 
-    def _decode(self, number: int, record: Record) -> Any:
-        payload = self._store.payload(number, record)
-        output = self.options.output
-        if output == "bytes":
-            return payload
-        try:
-            if record.type == _NPY:
-                array = decode_array(payload)
-                return array if output == "numpy" else self._as_tensor(array)
-            picture = decode_picture(payload, record, self.options)
-        except OptionError:
-            raise
-        # Any class may come out of a decoder; what reaches the training loop must name the sample.
-        except Exception as error:
-            raise self._store.corrupt(number, record, f"cannot be decoded ({type(error).__name__}: {error})") from error
-        if not isinstance(picture, np.ndarray) or output != "torch":
-            return picture
-        planes = picture[None] if picture.ndim == 2 else picture.transpose(2, 0, 1)
-        return self._as_tensor(np.ascontiguousarray(planes))
+    def _batch(self, numbers: list[int]) -> Any:
+        if not numbers:
+            raise IndexError("a batch of no samples")
+        records = self._asked(numbers)
+        if self.transform is None:
+            data = self._reader.batch(numbers, records)
+        else:
+            data = self._stacked([self._data(number, record) for number, record in zip(numbers, records, strict=True)])
+        if not self._store.manifest.classes:
+            return data
+        targets = [self._target(number, record) for number, record in zip(numbers, records, strict=True)]
+        return data, self._stacked(targets)
+
+    def _stacked(self, values: list[Any]) -> Any:
+        """What transforms gave, as one tensor or array where it has one shape; whole numbers count as such."""
+        if all(type(value) is int for value in values):
+            return self._reader.as_tensor(np.array(values, np.int64))
+        return stack(values)
 
     def __repr__(self) -> str:
         manifest = self._store.manifest
@@ -181,11 +288,7 @@ class PackedDataset(_Base):
     def __getstate__(self) -> dict[str, Any]:
         for name in ("transform", "target_transform"):
             _require_picklable(name, getattr(self, name))
-        return {name: value for name, value in self.__dict__.items() if name != "_as_tensor"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._as_tensor = _tensor_maker(self.options.output)
+        return {**self.__dict__, "_targets": None}
 
 
 class LMDBDataset(PackedDataset):
@@ -217,21 +320,6 @@ def open_dataset(path: str | os.PathLike[str], **options: Any) -> PackedDataset:
         if kind.format == opened._store.manifest.format:
             opened.__class__ = kind
     return opened
-
-
-def _tensor_maker(output: str) -> Callable[[NDArray[Any]], Any]:
-    """What turns an array into what is given out."""
-    try:
-        from torch import from_numpy
-    except (ImportError, OSError):
-        if output == "torch":
-            raise ImportError('output="torch" needs torch: pip install "packer[torch]"') from None
-        return _same
-    return from_numpy
-
-
-def _same(array: NDArray[Any]) -> NDArray[Any]:
-    return array
 
 
 def _require_picklable(name: str, function: object) -> None:

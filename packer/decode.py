@@ -9,6 +9,8 @@ Rules for pictures:
   colours, never indices (``mode="P"`` gives those).
 * ``background`` puts transparent pictures on a colour; without it transparency is dropped, as Pillow drops it.
 * ``orient`` turns a picture upright as its Exif orientation says; without it the pixels are as stored.
+* ``size`` is what a picture has in the end: turned first where ``orient`` asks for it, then resized, whatever its proportions
+  were. Bilinear, averaged over all pixels where it becomes smaller, as torchvision's ``Resize`` and Pillow's ``resize`` do.
 * Of several frames the first is decoded.
 """
 
@@ -41,6 +43,7 @@ from packer.index import Record
 from packer.model import DEFAULT_MAX_PIXELS, MODES, TYPES
 from packer.npyheader import parse_header
 from packer.pngchunks import chunks, without_metadata
+from packer.resize import resize_array, resize_picture
 
 __all__ = ["OUTPUTS", "ReadOptions", "decode_array", "decode_picture"]
 
@@ -87,6 +90,8 @@ class ReadOptions:
         orient: turn pictures upright as their Exif orientation says.
         min_size: (height, width) in pixels; JPEG is decoded at the smallest scale (1, 1/2, 1/4, 1/8) that is at least that
             large. Other types are decoded whole.
+        size: (height, width) in pixels that every picture is resized to after decoding. JPEG is decoded at the smallest scale
+            that is at least that large.
         max_pixels: a picture whose header promises more is refused before it is decoded.
     """
 
@@ -95,6 +100,7 @@ class ReadOptions:
     background: tuple[int, int, int] | None = None
     orient: bool = False
     min_size: tuple[int, int] | None = None
+    size: tuple[int, int] | None = None
     max_pixels: int = DEFAULT_MAX_PIXELS
 
     def __post_init__(self) -> None:
@@ -102,12 +108,21 @@ class ReadOptions:
             raise OptionError(f"output={self.output!r}; there are {', '.join(OUTPUTS)}")
         if self.mode is not None and self.mode not in MODES[1:]:
             raise OptionError(f"mode={self.mode!r} is none of Pillow's modes")
-        if self.min_size is not None and not _are_numbers(self.min_size, 2, 1, 2**31):
-            raise OptionError(f"min_size={self.min_size!r}; (height, width) in pixels is expected")
+        for name, size in (("min_size", self.min_size), ("size", self.size)):
+            if size is not None and not _are_numbers(size, 2, 1, 2**31):
+                raise OptionError(f"{name}={size!r}; (height, width) in pixels is expected")
+            object.__setattr__(self, name, size and tuple(size))
         if self.background is not None and not _are_numbers(self.background, 3, 0, 255):
             raise OptionError(f"background={self.background!r}; (red, green, blue), 0 to 255 each, is expected")
         if not _are_numbers((self.max_pixels,), 1, 1, 2**62):
             raise OptionError(f"max_pixels={self.max_pixels!r}; a number of pixels is expected")
+
+    @property
+    def least_size(self) -> tuple[int, int] | None:
+        """(height, width) that a picture must have after decoding; ``None`` for all of it."""
+        if self.min_size is None or self.size is None:
+            return self.min_size or self.size
+        return max(self.min_size[0], self.size[0]), max(self.min_size[1], self.size[1])
 
 
 def _are_numbers(values: object, count: int, least: int, most: int) -> bool:
@@ -144,14 +159,16 @@ def decode_picture(payload: bytes, record: Record, options: ReadOptions) -> Imag
     turned = record.orientation
     if not turned and (options.orient or options.output == "pil"):
         turned = _stored_orientation(payload, kind)
-    min_size = options.min_size
+    min_size = options.least_size
     if min_size and options.orient and turned >= _FIRST_SIDEWAYS:
         min_size = min_size[::-1]  # the size asked for is that of the picture given out
     pixels = _decode_jpeg(payload, options, min_size) if kind == "jpeg" else None
     if pixels is not None:
+        if options.size and not (options.orient and turned in _TURNS):
+            pixels = resize_array(pixels, options.size)
         if options.output != "pil" and not (options.orient and turned in _TURNS):
             return pixels
-        picture = Image.fromarray(pixels)
+        picture = Image.fromarray(np.ascontiguousarray(pixels))
     else:
         picture = _load(payload, kind, options.max_pixels, min_size)
     if turned in _TURNS:
@@ -168,6 +185,8 @@ def decode_picture(payload: bytes, record: Record, options: ReadOptions) -> Imag
         picture = _convert(picture, options)
         if isinstance(picture, ImageFile.ImageFile):
             picture = picture.copy()  # a plain picture, as ImageFolder gives it, and not the opened file with its decoder
+    if options.size:
+        picture = resize_picture(picture, options.size)
     return picture if options.output == "pil" else _as_array(picture, options.mode)
 
 

@@ -5,6 +5,7 @@
     ├── InputError (ValueError)      1   the input folder is missing, empty, or laid out in two ways at once
     ├── OutputError (OSError)        1   the output cannot be written: it exists, no space, no permission
     ├── TooManySkippedError          3   more files were skipped than allowed; nothing was written
+    ├── MixedBatchError (ValueError) 1   samples of a batch differ in shape or dtype
     └── DatasetError (ValueError)    1   a packed dataset cannot be trusted
         ├── CorruptDatasetError          manifest, index or names are damaged or contradict each other
         │   └── TruncatedFileError       a file is shorter (or longer) than the manifest says
@@ -25,6 +26,7 @@ __all__ = [
     "DatasetChangedError",
     "DatasetError",
     "InputError",
+    "MixedBatchError",
     "OptionError",
     "OutputError",
     "PackerError",
@@ -73,6 +75,18 @@ class TooManySkippedError(PackerError):
     """More files were skipped than ``max_skipped`` allows; nothing stands under the output's final name."""
 
     exit_status = 3
+
+
+class MixedBatchError(PackerError, ValueError):
+    """Samples that were asked for as one batch differ in shape or dtype."""
+
+    @classmethod
+    def between(cls, one: str, its_kind: str, other: str, other_kind: str) -> Self:
+        """The error about two samples, by their names."""
+        return cls(
+            f"{one!r} is {its_kind}, but {other!r} is {other_kind}: they cannot be one batch. size=(height, width) resizes "
+            "pictures; a transform can give all samples one shape; or read them one by one, data[i]."
+        )
 
 
 class DatasetError(PackerError, ValueError):

@@ -249,13 +249,18 @@ class Names(Sequence[str]):
     """The original relative paths as text, looked up when asked for; no list of strings is held.
 
     Bytes that are no UTF-8 appear as surrogates; ``os.fsencode`` gives the original bytes back.
+
+    Args:
+        index: holds the names.
+        selection: numbers of the samples whose names these are, ``None`` for all.
     """
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, selection: NDArray[np.unsignedinteger[Any]] | None = None) -> None:
         self._index = index
+        self._selection = selection
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._index) if self._selection is None else len(self._selection)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -269,4 +274,5 @@ class Names(Sequence[str]):
         position = number + len(self) if number < 0 else number
         if not 0 <= position < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        return display_name(self._index.name(position))
+        chosen = position if self._selection is None else int(self._selection[position])
+        return display_name(self._index.name(chosen))

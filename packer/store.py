@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import xxhash
@@ -23,9 +24,9 @@ from packer.extents import ExtentReader
 from packer.files import FileIdentity, file_digest, identify
 from packer.index import INDEX_FILE, NAMES_FILE, Index, Record
 from packer.manifest import Manifest, load_manifest
-from packer.model import display_name
+from packer.model import Extent, display_name
 
-__all__ = ["Store", "payload_digest"]
+__all__ = ["SampleView", "Store", "payload_digest"]
 
 
 class Store:
@@ -124,24 +125,91 @@ class Store:
             CorruptSampleError: they cannot be read, or are not those that were packed.
             DatasetChangedError: the shard or the folder was replaced since the dataset was opened.
         """
+        header = self.manifest.header
         try:
             body = self.extents.read(record.shard, record.offset, record.size)
-        except DatasetChangedError:
-            raise
-        except TruncatedFileError as error:
-            problem = f"the file has {error.found:,} bytes, {error.expected:,} are expected"
-            raise self.corrupt(index, record, problem) from error
-        except OSError as error:
-            # The machine's fault and not the dataset's: too many open files, a server that went away.
-            problem = f"cannot be read for sample {index} ({self.name(index)!r}): {error.strerror or error}"
-            raise DatasetError.at(self.extents.path(record.shard), problem) from error
-        except DatasetError as error:
-            raise self.corrupt(index, record, f"cannot be read: {error.problem}") from error
-        if self.verify and payload_digest(self.manifest.header, body) != record.digest:
+        except (DatasetError, OSError, MemoryError) as error:
+            self._fail(index, record, error)
+        self._require_sound(index, record, header, body)
+        return header + body if header else body
+
+    def read_array_into(self, index: int, record: Record, header: bytes, row: memoryview) -> bool:
+        """Read the elements of an ``.npy`` file straight to where they are wanted.
+
+        Args:
+            index: number of the sample.
+            record: its record.
+            header: the header that its file is expected to have.
+            row: writable memory of bytes, exactly as many as that header promises.
+
+        Returns:
+            Whether the file is as expected; where it is not, there is nothing of value in ``row``.
+
+        Raises:
+            DatasetError: as ``payload``.
+        """
+        scratch = bytearray(0 if self.manifest.header else len(header))
+        if record.size != len(scratch) + len(row):
+            return False
+        try:
+            self.extents.read_into(record.shard, record.offset, memoryview(scratch), row)
+        except (DatasetError, OSError) as error:
+            self._fail(index, record, error)
+        if not self.manifest.header and scratch != header:
+            return False
+        self._require_sound(index, record, header, row)
+        return True
+
+    def head(self, index: int, record: Record, size: int) -> bytes:
+        """The first bytes of a sample as it lies in its container, at most ``size``; not compared with any digest.
+
+        Raises:
+            DatasetError: as ``payload``.
+        """
+        try:
+            return self.extents.read(record.shard, record.offset, min(size, record.size))
+        except (DatasetError, OSError) as error:
+            self._fail(index, record, error)
+
+    def view(self, index: int, record: Record) -> memoryview:
+        """The bytes of the original file of a sample to look at, read-only; without a copy where the shards are mapped.
+
+        Raises:
+            DatasetError: as ``payload``.
+        """
+        if self.manifest.header:  # the two parts lie in two files
+            return memoryview(self.payload(index, record))
+        try:
+            body = self.extents.view(record.shard, record.offset, record.size)
+        except (DatasetError, OSError, MemoryError) as error:
+            self._fail(index, record, error)
+        self._require_sound(index, record, b"", body)
+        return body
+
+    def ask_ahead(self, records: Iterable[Record]) -> None:
+        """Have the system read the payloads of these samples into its memory; returns at once, and never fails."""
+        self.extents.ask_ahead(Extent(record.shard, record.offset, record.size) for record in records)
+
+    def _require_sound(self, index: int, record: Record, header: bytes, body: bytes | memoryview) -> None:
+        if self.verify and payload_digest(header, body) != record.digest:
             raise self.corrupt(index, record, "its bytes are not those that were packed (the digest differs)")
         if record.label not in self._valid_labels:
             raise self.corrupt(index, record, f"its label {record.label} is that of no class")
-        return self.manifest.header + body if self.manifest.header else body
+
+    def _fail(self, index: int, record: Record, error: Exception) -> NoReturn:
+        """Tell the training loop that the bytes of a sample could not be read."""
+        if isinstance(error, DatasetChangedError):
+            raise error
+        if isinstance(error, TruncatedFileError):
+            problem = f"the file has {error.found:,} bytes, {error.expected:,} are expected"
+            raise self.corrupt(index, record, problem) from error
+        if isinstance(error, DatasetError):
+            raise self.corrupt(index, record, f"cannot be read: {error.problem}") from error
+        # The machine's fault and not the dataset's: too many open files, a server that went away, too little memory.
+        found = getattr(error, "strerror", None) or error
+        why = f"not enough memory for {record.size:,} bytes" if isinstance(error, MemoryError) else found
+        problem = f"cannot be read for sample {index} ({self.name(index)!r}): {why}"
+        raise DatasetError.at(self.extents.path(record.shard), problem) from error
 
     def corrupt(self, index: int, record: Record, problem: str) -> CorruptSampleError:
         """The error that names a sample and where it lies."""
@@ -151,6 +219,23 @@ class Store:
         """All records with their numbers, in order."""
         for index in range(len(self)):
             yield index, self.index[index]
+
+
+class SampleView:
+    """The bytes of a sample to look at for the length of a block: ``with data.view(i) as view:``."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    def __enter__(self) -> memoryview:
+        return self._view
+
+    def __exit__(self, *_: object) -> None:
+        # An array over the view keeps the bytes, and stays right. That would be no reason to stop a training run.
+        with contextlib.suppress(BufferError):
+            self._view.release()
 
 
 def payload_digest(header: bytes, body: bytes | memoryview) -> int:

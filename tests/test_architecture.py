@@ -25,11 +25,12 @@ ROOT = Path(packer.__file__).parent
 
 LAYERS = (
     {"errors", "model", "cpus"},
-    {"exif", "files", "names", "npyheader", "pngchunks"},
+    {"exif", "files", "names", "npyheader", "pngchunks", "buffers", "permutation", "tensors"},
     {"check", "checksums", "index", "manifest", "plan"},
     {"duplicates", "listing", "labels", "scan", "report", "commit", "options"},
-    {"formats", "extents", "store", "checkers", "workers", "decode", "intake", "inspection", "quarantine"},
-    {"pack", "job", "checking", "verify", "datasets", "demo"},
+    {"formats", "checkers", "workers", "intake", "inspection", "quarantine"},
+    {"extents", "store", "batches", "samples", "resize", "selection", "decode"},
+    {"pack", "job", "checking", "verify", "datasets", "demo", "sampler"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )
@@ -39,15 +40,15 @@ ONLY_IN = {
     "lmdb": {"packer.formats.lmdb"},
     "h5py": {"packer.formats.hdf5"},
     "webdataset": {"packer.formats.webdataset"},
-    "torch": {"packer.datasets", "packer.loader"},
+    "torch": {"packer.tensors", "packer.loader"},
     "click": {"packer.cli"},
     "rich": {"packer.cli"},
     "simplejpeg": {"packer.check.jpeg", "packer.decode"},
-    "PIL": {"packer.check", "packer.decode", "packer.demo"},
+    "PIL": {"packer.check", "packer.decode", "packer.demo", "packer.resize"},
 }
 """Libraries and the only modules (with what is below them) that may import them."""
 
-SAME_FOR_ALL_FORMATS = ("extents", "store", "datasets", "decode")
+SAME_FOR_ALL_FORMATS = ("extents", "store", "batches", "samples", "datasets", "decode")
 
 MAX_LINES = 450
 

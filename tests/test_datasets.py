@@ -238,7 +238,7 @@ def test_integers_of_numpy_and_torch_are_indices(packed: Packed, convert: Any) -
 
 @pytest.mark.parametrize(
     "index",
-    [1.0, "1", None, slice(0, 2), b"1", np.float64(1), np.array(1.0), np.array([0, 1]), torch.tensor(1.0), (0,), {}],
+    [1.0, "1", None, slice(0, 2), b"1", np.float64(1), np.array(1.0), np.array([[0, 1]]), torch.tensor(1.0), (0,), {}],
     ids=repr,
 )
 def test_what_is_no_integer_is_a_type_error_that_names_its_type(packed: Packed, index: Any) -> None:

@@ -1,0 +1,45 @@
+"""Resize pictures to one size, so that they make a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from packer.tensors import resize_pixels
+
+__all__ = ["resize_array", "resize_picture"]
+
+
+def resize_array(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Resize grey or RGB pixels to (height, width): bilinear, averaged over all pixels where it becomes smaller.
+
+    Args:
+        pixels: uint8, shape (height, width) or (height, width, 3).
+        size: (height, width) wanted.
+    """
+    if pixels.shape[:2] == size:
+        return pixels
+    resized = resize_pixels(pixels, size)
+    if resized is None:
+        resized = np.array(Image.fromarray(pixels).resize(size[::-1], Image.Resampling.BILINEAR))
+    return resized
+
+
+def resize_picture(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Resize a picture of any mode to (height, width). Palettes become colours and one-bit pictures grey: between two of
+    their values there is none.
+    """
+    if picture.size == size[::-1]:
+        return picture
+    if picture.mode in ("P", "PA"):
+        picture = picture.convert("RGBA" if "transparency" in picture.info or picture.mode == "PA" else "RGB")
+    elif picture.mode == "1":
+        picture = picture.convert("L")
+    elif picture.mode in ("I;16B", "I;16L", "I;16N"):
+        picture = Image.fromarray(np.asarray(picture).astype(np.uint16))  # Pillow 13 resizes the big-endian one to noise
+    if picture.mode not in ("L", "RGB"):
+        return picture.resize(size[::-1], Image.Resampling.BILINEAR)
+    resized = Image.fromarray(np.ascontiguousarray(resize_array(np.array(picture), size)))
+    resized.info.update(picture.info)
+    return resized

@@ -1,0 +1,90 @@
+"""Samples as the reading options want them, one by one or a batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from packer.batches import fill_batch, read_arrays
+from packer.buffers import BufferPool
+from packer.decode import ReadOptions, decode_array, decode_picture
+from packer.errors import OptionError
+from packer.index import Record
+from packer.model import TYPES_BY_NAME
+from packer.store import Store
+from packer.tensors import tensor_maker
+
+__all__ = ["SampleReader"]
+
+_NPY = TYPES_BY_NAME["npy"].code
+
+
+class SampleReader:
+    """Reads and decodes samples of a dataset.
+
+    Args:
+        store: the dataset.
+        options: how samples are given out.
+
+    Raises:
+        ImportError: tensors are asked for, and torch is not installed.
+    """
+
+    def __init__(self, store: Store, options: ReadOptions) -> None:
+        self._store = store
+        self._options = options
+        self._buffers = BufferPool()
+        self.as_tensor = tensor_maker(options.output)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SampleReader, (self._store, self._options)
+
+    def one(self, number: int, record: Record) -> Any:
+        """A sample by itself: the file's bytes, a PIL image, or a private array or tensor.
+
+        Raises:
+            DatasetError: it cannot be read or decoded, or is not as it was packed.
+            OptionError: Pillow cannot convert this picture to the mode asked for.
+        """
+        data = self._decode(number, record)
+        return self.as_tensor(np.asarray(data, order="C")) if isinstance(data, np.ndarray) else data
+
+    def batch(self, numbers: Sequence[int], records: Sequence[Record]) -> Any:
+        """Samples as one array or tensor, shape (samples, ...); as a list where they are bytes or PIL images.
+
+        Raises:
+            MixedBatchError: they differ in shape or dtype.
+            DatasetError: as ``one``.
+            OptionError: as ``one``.
+        """
+        pairs = zip(numbers, records, strict=True)
+        output = self._options.output
+        are_arrays = all(record.type == _NPY for record in records)
+        if output == "bytes" or (output == "pil" and not are_arrays):
+            return [self.one(number, record) for number, record in pairs]
+        batch = read_arrays(self._store, numbers, records, self._buffers) if are_arrays else None
+        if batch is None:
+            arrays = (self._decode(number, record) for number, record in pairs)
+            batch = fill_batch(arrays, len(numbers), lambda i: self._store.name(numbers[i]), self._buffers)
+        return self.as_tensor(batch)
+
+    def _decode(self, number: int, record: Record) -> Any:
+        """The file's bytes, a PIL image, or an array with the axes in which it is given out."""
+        payload = self._store.payload(number, record)
+        output = self._options.output
+        if output == "bytes":
+            return payload
+        try:
+            if record.type == _NPY:
+                return decode_array(payload)
+            picture = decode_picture(payload, record, self._options)
+        except OptionError:
+            raise
+        # Any class may come out of a decoder; what reaches the training loop must name the sample.
+        except Exception as error:
+            raise self._store.corrupt(number, record, f"cannot be decoded ({type(error).__name__}: {error})") from error
+        if not isinstance(picture, np.ndarray) or output != "torch":
+            return picture
+        return picture[None] if picture.ndim == 2 else picture.transpose(2, 0, 1)
