@@ -57,11 +57,12 @@ _photographs: list[Image.Image] = []
 
 @dataclass(frozen=True, slots=True)
 class PhotoTask:
-    """One photograph to make: where, from which stream of random numbers, how encoded and how damaged."""
+    """One photograph to make: where, from which stream of random numbers, of how many tiles, how encoded and damaged."""
 
     path: Path
     seed: int
     index: int
+    tiles: int
     encoding: Encoding
     damage: Damage | None
 
@@ -81,16 +82,19 @@ def make_photos(
     *,
     damaged: int = 0,
     encoding: Encoding = "jpeg",
+    tiles: int = 1,
     seed: int = 0,
     workers: int | None = None,
 ) -> dict[str, Damage]:
-    """Fill a new folder with photographs of 500 x 375 pixels in ten class folders.
+    """Fill a new folder with photographs of 500 x 375 pixels, or of that many times as much, in ten class folders.
 
     Args:
         folder: made here; refused if it holds anything.
         count: number of files, the damaged ones among them.
         damaged: number of files to damage, evenly spread, the four kinds in turn; JPEG only.
         encoding: ``jpeg`` (quality 92, about 60 kB) or ``png`` (about 300 kB).
+        tiles: number of photographs across and down that are put together to one: 4 gives 2000 x 1500 pixels, about 1 MB,
+            with as much to decode in each part as a photograph has (one made larger has less).
         seed: any number of at least 0.
         workers: number of processes; None means one for each CPU that this process may use.
 
@@ -109,7 +113,9 @@ def make_photos(
     names = _make_class_folders(folder, count, "img", SUFFIXES[encoding])
     # The middle of each of `damaged` equal runs of files, so that every class gets its share.
     damage_by_index = {(2 * turn + 1) * count // (2 * damaged): DAMAGES[turn % len(DAMAGES)] for turn in range(damaged)}
-    tasks = [PhotoTask(folder / name, seed, index, encoding, damage_by_index.get(index)) for index, name in enumerate(names)]
+    tasks = [
+        PhotoTask(folder / name, seed, index, tiles, encoding, damage_by_index.get(index)) for index, name in enumerate(names)
+    ]
     _run(_make_photo, tasks, workers, photographs)
     damage_by_name = {names[index]: damage for index, damage in damage_by_index.items()}
     if damage_by_name:
@@ -201,8 +207,20 @@ def _set_photographs(photographs: list[NDArray[np.uint8]]) -> None:
 
 
 def _make_photo(task: PhotoTask) -> None:
-    """Cut out a random part, resize it to 500 x 375, mirror every second one, and save it."""
+    """Put the tiles together, and save them."""
     random = np.random.default_rng([task.seed, task.index])
+    image = Image.new("RGB", (PHOTO_WIDTH * task.tiles, PHOTO_HEIGHT * task.tiles))
+    for row in range(task.tiles):
+        for column in range(task.tiles):
+            image.paste(_cut_photo(random), (PHOTO_WIDTH * column, PHOTO_HEIGHT * row))
+    buffer = io.BytesIO()
+    image.save(buffer, format=task.encoding, quality=JPEG_QUALITY)
+    data = buffer.getvalue()
+    task.path.write_bytes(damage_jpeg(data, task.damage) if task.damage else data)
+
+
+def _cut_photo(random: np.random.Generator) -> Image.Image:
+    """Cut out a random part, resize it to 500 x 375, and mirror every second one."""
     photograph = _photographs[int(random.integers(len(_photographs)))]
     largest_width = min(photograph.width, photograph.height * PHOTO_WIDTH // PHOTO_HEIGHT)
     width = int(random.integers(largest_width * 3 // 4, largest_width + 1))
@@ -211,12 +229,7 @@ def _make_photo(task: PhotoTask) -> None:
     top = int(random.integers(photograph.height - height + 1))
     box = (left, top, left + width, top + height)
     image = photograph.resize((PHOTO_WIDTH, PHOTO_HEIGHT), Image.Resampling.LANCZOS, box=box)
-    if random.integers(2):
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    buffer = io.BytesIO()
-    image.save(buffer, format=task.encoding, quality=JPEG_QUALITY)
-    data = buffer.getvalue()
-    task.path.write_bytes(damage_jpeg(data, task.damage) if task.damage else data)
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if random.integers(2) else image
 
 
 def _make_array(task: ArrayTask) -> None:

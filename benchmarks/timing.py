@@ -84,6 +84,21 @@ class Result:
         return self.ratio >= self.budget if self.measure is Measure.RATE else self.ratio <= self.budget
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two contenders to compare, by their names, where there is more than one baseline.
+
+    Attributes:
+        subject: the one whose ratio is taken.
+        baseline: the one that it is compared with.
+        budget: for the ratio; None where there is none.
+    """
+
+    subject: str
+    baseline: str
+    budget: float | None = None
+
+
 def compare(baseline: Contender, subjects: Sequence[Contender], *, measure: Measure, files: int, repeat: int) -> list[Result]:
     """Run the baseline and the subjects in turn, ``repeat`` rounds.
 
@@ -94,15 +109,39 @@ def compare(baseline: Contender, subjects: Sequence[Contender], *, measure: Meas
         files: number of files that each run treats.
         repeat: number of rounds, at least 1.
     """
-    contenders = [baseline, *subjects]
-    seconds: list[list[float]] = [[] for _ in contenders]
+    pairs = [Pair(subject.name, baseline.name, subject.budget) for subject in subjects]
+    return compare_pairs([baseline, *subjects], pairs, measure=measure, files=files, repeat=repeat)
+
+
+def compare_pairs(
+    contenders: Sequence[Contender], pairs: Sequence[Pair], *, measure: Measure, files: int, repeat: int
+) -> list[Result]:
+    """Run all contenders in turn, ``repeat`` rounds, and compare some of them with others.
+
+    Args:
+        contenders: in the order in which they run; no two have the same name, and their own budgets are not looked at.
+        pairs: what is compared with what, in the order of the results.
+        measure: what the ratios compare.
+        files: number of files that each run treats.
+        repeat: number of rounds, at least 1.
+    """
+    seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for turn in range(repeat):
-        for contender, times in zip(contenders, seconds, strict=True):
+        for contender in contenders:
+            times = seconds[contender.name]
             times.append(contender.run())
             print(f"  round {turn + 1} of {repeat}: {contender.name}: {times[-1]:.3f} s", file=sys.stderr)
     return [
-        Result(subject.name, baseline.name, measure, subject.budget, files, tuple(times), tuple(seconds[0]))
-        for subject, times in zip(subjects, seconds[1:], strict=True)
+        Result(
+            pair.subject,
+            pair.baseline,
+            measure,
+            pair.budget,
+            files,
+            tuple(seconds[pair.subject]),
+            tuple(seconds[pair.baseline]),
+        )
+        for pair in pairs
     ]
 
 

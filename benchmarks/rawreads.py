@@ -1,0 +1,202 @@
+"""Random reads of whole files as bytes, warm and cold, from a packed dataset and from the loose files.
+
+Every contender takes xxh3-64 of all bytes that it was given, in the time: that is their use, and the proof that they are
+right. (So a verified read hashes twice and is compared with a loose file that is hashed once.)
+
+* Warm: single samples in a random order. A loose file is read in the fastest plain way: its path is known, ``os.open``, one
+  ``os.read`` of the size that ``os.fstat`` tells, ``os.close``.
+* Cold: before each run the files that it reads are dropped from the page cache, and the run is void (``WrongDataError``) if
+  the kernel read less from the disk than the samples are large; where nothing can be dropped the part is left out. The
+  packed samples come in batches of 64 through ``data.__getitems__``, as torch's DataLoader asks for them, the loose files
+  one by one, in the same order. The names and inodes of the loose files stay in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from data import make_photos
+from epochs import BATCH, SourceFiles
+from pagecache import cached_share, disk_bytes_read, drop
+from proof import WrongDataError, prove_packed
+from timing import Contender, Measure, Pair, Result, compare_pairs
+from xxhash import xxh3_64_intdigest
+
+from packer import PackOptions, open_dataset, pack_folder
+from packer.datasets import PackedDataset
+
+PRIVATE_BUDGET = 1.15
+MAPPED_BUDGET = 1.6
+VIEW_BUDGET = 2.5
+COLD_BUDGET = 2.5
+LOOSE = "loose files"
+# A warm epoch of 6,000 photographs takes a tenth of a second.
+WARM_EPOCHS = 3
+
+Digests = Callable[[Sequence[int]], list[int]]
+"""Reads the samples of an order and returns xxh3-64 of each."""
+
+
+def compare_warm(work: Path, *, count: int, repeat: int, formats: Sequence[str]) -> list[Result]:
+    """Time random reads of single samples from the page cache.
+
+    Args:
+        work: an existing folder; what is made in it stays, and is used again by ``compare_cold``.
+        count: number of photographs, about 60 kB each.
+        repeat: number of rounds.
+        formats: those to pack into.
+
+    Raises:
+        WrongDataError: a sample had other bytes or another target than its file.
+    """
+    folder, files, outputs = _make_inputs(work, count, formats)
+    truth = [xxh3_64_intdigest(Path(path).read_bytes()) for path in files.paths]
+    contenders = [Contender(LOOSE, partial(_run_warm, LOOSE, partial(read_loose, files.paths), truth, _orders(count)))]
+    pairs: list[Pair] = []
+    for format_name, output in outputs.items():
+        prove_packed(output, folder)
+        mapped = open_dataset(output, output="bytes", mmap=True)
+        unverified = open_dataset(output, output="bytes", mmap=True, verify=False)
+        ways: list[tuple[str, Digests, float]] = [
+            ("private bytes", partial(read_samples, open_dataset(output, output="bytes")), PRIVATE_BUDGET),
+            ("mmap", partial(read_samples, mapped), MAPPED_BUDGET),
+            ("views, mmap, unverified", partial(read_views, unverified), VIEW_BUDGET),
+        ]
+        for way, digests, budget in ways:
+            name = f"{way}, {format_name}"
+            contenders.append(Contender(name, partial(_run_warm, name, digests, truth, _orders(count))))
+            pairs.append(Pair(name, LOOSE, budget))
+    return compare_pairs(contenders, pairs, measure=Measure.RATE, files=WARM_EPOCHS * count, repeat=repeat)
+
+
+def compare_cold(work: Path, *, count: int, repeat: int, formats: Sequence[str]) -> tuple[list[Result], dict[str, object]]:
+    """Time random batches when nothing is in the page cache; arguments and errors are those of ``compare_warm``.
+
+    Returns:
+        The results, none where files cannot be dropped from the page cache, and what was dropped and read.
+    """
+    _, files, outputs = _make_inputs(work, count, formats)
+    truth = [xxh3_64_intdigest(Path(path).read_bytes()) for path in files.paths]
+    loose = [Path(path) for path in files.paths]
+    containers = [path for output in outputs.values() for path in output.iterdir()]
+    drop([*loose, *containers])
+    left = cached_share([path for path in [*loose, *containers] if path.stat().st_size])
+    facts: dict[str, object] = {"cached_after_dropping": round(left, 4)}
+    if left > 0.01:
+        print(f"cold reads are left out: {left:.0%} of the pages stay in the cache when they are dropped", file=sys.stderr)
+        return [], {"cold": facts}
+    read: dict[str, int] = {}
+    size, random = files.size_bytes, _orders(count)
+    run_loose = partial(_run_cold, LOOSE, partial(read_loose, files.paths), truth, size, random, loose, read)
+    contenders = [Contender(LOOSE, run_loose)]
+    pairs: list[Pair] = []
+    for format_name, output in outputs.items():
+        paths = [path for path in output.iterdir() if path.stat().st_size]
+        data = open_dataset(output, output="bytes")
+        ways: list[tuple[str, Digests, float | None]] = [
+            ("cold batches", partial(read_batches, data), COLD_BUDGET),
+            ("cold samples, not asked ahead", partial(read_samples, data), None),
+        ]
+        for way, digests, budget in ways:
+            name = f"{way}, {format_name}"
+            contenders.append(Contender(name, partial(_run_cold, name, digests, truth, size, _orders(count), paths, read)))
+            pairs.append(Pair(name, LOOSE, budget))
+    results = compare_pairs(contenders, pairs, measure=Measure.RATE, files=count, repeat=repeat)
+    return results, {"cold": {**facts, "sample_bytes": size, "least_disk_bytes_read": read}}
+
+
+def read_loose(paths: Sequence[str], order: Sequence[int]) -> list[int]:
+    """Read loose files one by one."""
+    digests: list[int] = []
+    for index in order:
+        descriptor = os.open(paths[index], os.O_RDONLY)
+        digests.append(xxh3_64_intdigest(os.read(descriptor, os.fstat(descriptor).st_size)))
+        os.close(descriptor)
+    return digests
+
+
+def read_samples(data: PackedDataset, order: Sequence[int]) -> list[int]:
+    """Read samples one by one."""
+    return [xxh3_64_intdigest(data[index][0]) for index in order]
+
+
+def read_views(data: Any, order: Sequence[int]) -> list[int]:
+    """Look at samples one by one, without a copy."""
+    digests: list[int] = []
+    for index in order:
+        with data.view(index) as view:
+            digests.append(xxh3_64_intdigest(view))
+    return digests
+
+
+def read_batches(data: Any, order: Sequence[int]) -> list[int]:
+    """Read samples as a DataLoader does, 64 at once."""
+    digests: list[int] = []
+    for start in range(0, len(order), BATCH):
+        digests += [xxh3_64_intdigest(payload) for payload, _ in data.__getitems__(order[start : start + BATCH])]
+    return digests
+
+
+def _make_inputs(work: Path, count: int, formats: Sequence[str]) -> tuple[Path, SourceFiles, dict[str, Path]]:
+    """Photographs and what they are packed into, made where they are not there yet."""
+    folder = work / f"photos-{count}"
+    if not folder.exists():
+        make_photos(folder, count)
+    outputs = {name: work / f"photos-{count}.{name}" for name in formats}
+    for name, output in outputs.items():
+        if not output.exists():
+            pack_folder(folder, PackOptions(format=name, output=output, check="none"))
+    return folder, SourceFiles.of(folder), outputs
+
+
+def _orders(count: int) -> Iterator[list[int]]:
+    """Random orders without end, the same ones for each contender."""
+    random = np.random.default_rng(0)
+    while True:
+        yield random.permutation(count).tolist()
+
+
+def _run_warm(name: str, digests: Digests, truth: list[int], orders: Iterator[list[int]]) -> float:
+    seconds = 0.0
+    for _ in range(WARM_EPOCHS):
+        order = next(orders)
+        start = perf_counter()
+        given = digests(order)
+        seconds += perf_counter() - start
+        _prove_digests(name, given, order, truth)
+    return seconds
+
+
+def _run_cold(
+    name: str,
+    digests: Digests,
+    truth: list[int],
+    size_bytes: int,
+    orders: Iterator[list[int]],
+    paths: Sequence[Path],
+    read: dict[str, int],
+) -> float:
+    order = next(orders)
+    drop(paths)
+    cached, before = cached_share(paths), disk_bytes_read()
+    start = perf_counter()
+    given = digests(order)
+    seconds = perf_counter() - start
+    from_disk = disk_bytes_read() - before
+    _prove_digests(name, given, order, truth)
+    if cached > 0.01 or from_disk < 0.95 * size_bytes:
+        raise WrongDataError(f"{name}: not cold: {cached:.1%} was cached, {from_disk:,} of {size_bytes:,} bytes were read")
+    read[name] = min(from_disk, read.get(name, from_disk))
+    return seconds
+
+
+def _prove_digests(name: str, given: list[int], order: list[int], truth: list[int]) -> None:
+    if given != [truth[index] for index in order]:
+        raise WrongDataError(f"{name}: the bytes of a sample differ from those of its file")
