@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from packer.options import InputOptions, PackOptions
     from packer.pack import pack_folder
+    from packer.sampler import EpochSampler
     from packer.verify import verify_dataset
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ _HOME_OF = {
     "PackedDataset": "datasets",
     "WebDatasetDataset": "datasets",
     "open_dataset": "datasets",
+    "EpochSampler": "sampler",
     "InputOptions": "options",
     "PackOptions": "options",
     "check_folder": "checking",
@@ -62,6 +64,7 @@ __all__ = [
     "CorruptSampleError",
     "DatasetChangedError",
     "DatasetError",
+    "EpochSampler",
     "HDF5Dataset",
     "InputError",
     "InputOptions",
