@@ -90,6 +90,7 @@ class PackedDataset(Dataset):
             problem = f"is a dataset of format {found}, not {self.format}; open_dataset opens any format"
             raise DatasetError.at(self._store.path, problem)
         self._selection: NDArray[np.unsignedinteger[Any]] | None = None
+        self._length = len(self._store)
         self._targets: NDArray[np.int64] | None = None
 
     @property
@@ -119,7 +120,7 @@ class PackedDataset(Dataset):
         return Names(self._store.index, self._selection)
 
     def __len__(self) -> int:
-        return len(self._store) if self._selection is None else len(self._selection)
+        return self._length
 
     def __iter__(self) -> Iterator[Any]:
         # Without this, Python would iterate until the first IndexError, and take one from a transform for the end.
@@ -204,6 +205,7 @@ class PackedDataset(Dataset):
         twin = copy.copy(self)
         numbers = places if self._selection is None else self._selection[places]
         twin._selection = numbers.astype(np.min_scalar_type(len(self._store)), copy=False)
+        twin._length = len(numbers)
         twin._targets = None
         return twin
 
@@ -211,10 +213,12 @@ class PackedDataset(Dataset):
         try:
             wanted = operator.index(index)
         except TypeError:
-            raise TypeError(f"a sample is asked for by its number, a batch by a list of numbers, not by {type(index).__name__}") from None
-        place = wanted + len(self) if wanted < 0 else wanted
-        if not 0 <= place < len(self):
-            raise IndexError(f"sample {wanted} of {len(self)}")
+            raise TypeError(
+                f"a sample is asked for by its number, a batch by a list of numbers, not by {type(index).__name__}"
+            ) from None
+        place = wanted + self._length if wanted < 0 else wanted
+        if not 0 <= place < self._length:
+            raise IndexError(f"sample {wanted} of {self._length}")
         return place
 
     def _number(self, index: SupportsIndex) -> int:

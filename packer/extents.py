@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap as _mmap
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from packer.errors import CorruptDatasetError, DatasetChangedError, DatasetError, TruncatedFileError
-from packer.files import OPEN_FLAGS, FileIdentity, OpenFile, identify
+from packer.files import OPEN_FLAGS, FileIdentity, MappedFile, OpenFile, identify
 from packer.manifest import ShardEntry
-from packer.model import Extent
 
 __all__ = ["ExtentReader"]
 
 _MAX_OPEN = 64  # files; a dataset may have thousands of shards, and `ulimit -n` may be 128
 _NEAR_BYTES = 64 << 10
-_HAS_MADVISE = hasattr(_mmap, "MADV_WILLNEED")
 _HAS_DIR_FD = os.open in os.supports_dir_fd
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
@@ -52,6 +49,7 @@ class ExtentReader:
     def __init__(self, folder: Path, shards: tuple[ShardEntry, ...], *, mmap: bool = False) -> None:
         self.folder = folder
         self._shards = shards
+        self._sizes = tuple(shard.size_bytes for shard in shards)
         self._mmap = mmap
         self._files: dict[int, OpenFile] = {}
         self.folder_identity = identify(os.stat(folder))
@@ -67,9 +65,7 @@ class ExtentReader:
             OSError: the file system cannot read it.
         """
         self._require_inside(shard, offset, size)
-        if not size:
-            return b""
-        return self._file(shard).read(offset, size)
+        return self._file(shard).read(offset, size) if size else b""
 
     def read_into(self, shard: int, offset: int, *buffers: memoryview) -> None:
         """Fill writable buffers of bytes, one after the other, from one range of a shard; raises as ``read`` does."""
@@ -83,24 +79,25 @@ class ExtentReader:
         self._require_inside(shard, offset, size)
         return self._file(shard).view(offset, size) if size else memoryview(b"")
 
-    def ask_ahead(self, ranges: Iterable[Extent]) -> None:
+    def ask_ahead(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Have the system read ranges into its memory while something else is done. Advice: it never fails.
 
         Cold random reads of a batch are three times as fast when all are asked for first, since a disk or server then works
         on many at once.
         """
         for shard, offset, size in _joined(ranges):
-            # What is wrong with a range is said when it is read, with the name of its sample.
-            with contextlib.suppress(DatasetError, OSError):
+            try:
                 self._require_inside(shard, offset, size)
                 self._file(shard).ask_ahead(offset, size)
+            except (DatasetError, OSError):
+                continue  # what is wrong with a range is said when it is read, with the name of its sample
 
     def path(self, shard: int) -> Path:
         """The file of a shard, for messages."""
         return Path(self.folder, self._shards[shard].file) if 0 <= shard < len(self._shards) else self.folder
 
     def _require_inside(self, shard: int, offset: int, size: int) -> None:
-        if not 0 <= shard < len(self._shards) or offset + size > self._shards[shard].size_bytes:
+        if not 0 <= shard < len(self._sizes) or offset + size > self._sizes[shard]:
             raise CorruptDatasetError.at(
                 self.path(shard), f"bytes {offset:,} to {offset + size:,} are not inside the container"
             )
@@ -149,26 +146,25 @@ class ExtentReader:
         try:
             if identify(os.fstat(descriptor)) != self.identities[shard]:
                 raise DatasetChangedError.at(path, "replaced or changed since the dataset was opened")
-            kind = _MappedFile if self._mmap else OpenFile
+            kind = MappedFile if self._mmap else OpenFile
             return kind(descriptor, path, self._shards[shard].size_bytes)
         except BaseException:
             os.close(descriptor)
             raise
 
 
-def _joined(ranges: Iterable[Extent]) -> Iterator[Extent]:
+def _joined(ranges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
     """Neighbours become one range, so that a stretch of small samples is asked for at once."""
-    joined = Extent(-1, 0, 0)
-    for extent in ranges:
-        gap = extent.offset - joined.offset - joined.size
-        if extent.shard == joined.shard and 0 <= gap <= _NEAR_BYTES:
-            joined = Extent(joined.shard, joined.offset, joined.size + gap + extent.size)
+    shard, start, end = -1, 0, 0
+    for next_shard, offset, size in ranges:
+        if next_shard == shard and 0 <= offset - end <= _NEAR_BYTES:
+            end = offset + size
             continue
-        if joined.size:
-            yield joined
-        joined = extent
-    if joined.size:
-        yield joined
+        if end > start:
+            yield shard, start, end - start
+        shard, start, end = next_shard, offset, offset + size
+    if end > start:
+        yield shard, start, end - start
 
 
 def _identify_shard(path: Path, expected: int) -> FileIdentity:
@@ -183,33 +179,3 @@ def _identify_shard(path: Path, expected: int) -> FileIdentity:
     if info.st_size != expected:
         raise TruncatedFileError.sized(path, info.st_size, expected)
     return identify(info)
-
-
-class _MappedFile(OpenFile):
-    """A mapped file; the map keeps it open."""
-
-    __slots__ = ("_map",)
-
-    def __init__(self, descriptor: int, path: Path, size_bytes: int) -> None:
-        try:
-            self._map = _mmap.mmap(descriptor, size_bytes, access=_mmap.ACCESS_READ)
-        except ValueError:  # it was cut since its size was looked at
-            raise TruncatedFileError.sized(path, os.fstat(descriptor).st_size, size_bytes) from None
-        os.close(descriptor)
-
-    def read(self, offset: int, size: int) -> bytes:
-        return self._map[offset : offset + size]
-
-    def read_into(self, offset: int, *buffers: memoryview) -> None:
-        with memoryview(self._map) as whole:
-            for buffer in buffers:
-                buffer[:] = whole[offset : offset + len(buffer)]
-                offset += len(buffer)
-
-    def view(self, offset: int, size: int) -> memoryview:
-        return memoryview(self._map)[offset : offset + size]
-
-    def ask_ahead(self, offset: int, size: int) -> None:
-        if _HAS_MADVISE:
-            start = offset - offset % _mmap.PAGESIZE
-            self._map.madvise(_mmap.MADV_WILLNEED, start, offset + size - start)

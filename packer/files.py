@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import stat
 import threading
@@ -16,12 +17,23 @@ import xxhash
 from packer.errors import TruncatedFileError
 from packer.model import Unfit
 
-__all__ = ["OPEN_FLAGS", "FileIdentity", "OpenFile", "discard", "discard_path", "file_digest", "identify", "read_regular_file"]
+__all__ = [
+    "OPEN_FLAGS",
+    "FileIdentity",
+    "MappedFile",
+    "OpenFile",
+    "discard",
+    "discard_path",
+    "file_digest",
+    "identify",
+    "read_regular_file",
+]
 
 _LARGE_BYTES = 16 << 20
 _HEAD_BYTES = 64 << 10
 _HAS_PREAD = hasattr(os, "preadv")
 _HAS_FADVISE = hasattr(os, "posix_fadvise")
+_HAS_MADVISE = hasattr(mmap, "MADV_WILLNEED")
 
 # O_NONBLOCK: opening a FIFO otherwise waits for ever for a writer. The other two exist on one kind of system each.
 OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -149,7 +161,7 @@ class OpenFile:
             TruncatedFileError: the file became shorter.
             OSError: the file system cannot read it.
         """
-        data = self._read_some(offset, size)
+        data = os.pread(self._descriptor, size, offset) if self._lock is None else self._read_some(self._lock, offset, size)
         if len(data) == size:
             return data
         whole = bytearray(size)
@@ -179,17 +191,15 @@ class OpenFile:
         if _HAS_FADVISE:
             os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
-    def _read_some(self, offset: int, size: int) -> bytes:
-        if self._lock is None:
-            return os.pread(self._descriptor, size, offset)
-        with self._lock:
+    def _read_some(self, lock: threading.Lock, offset: int, size: int) -> bytes:
+        with lock:
             os.lseek(self._descriptor, offset, os.SEEK_SET)
             return os.read(self._descriptor, size)
 
     def _read_some_into(self, offset: int, buffers: tuple[memoryview, ...]) -> int:
         if self._lock is None:
             return os.preadv(self._descriptor, buffers, offset)
-        data = self._read_some(offset, len(buffers[0]))
+        data = self._read_some(self._lock, offset, len(buffers[0]))
         buffers[0][: len(data)] = data
         return len(data)
 
@@ -197,3 +207,39 @@ class OpenFile:
         # The name `os` may be gone while the interpreter ends.
         if callable(close) and hasattr(self, "_descriptor"):
             close(self._descriptor)
+
+
+class MappedFile(OpenFile):
+    """A mapped file; the map keeps it open. A file that is truncated meanwhile ends the process with a bus error."""
+
+    __slots__ = ("_map", "_view")
+
+    def __init__(self, descriptor: int, path: Path, size_bytes: int) -> None:
+        try:
+            self._map = mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ)
+        except ValueError:  # it was cut since its size was looked at
+            raise TruncatedFileError.sized(path, os.fstat(descriptor).st_size, size_bytes) from None
+        os.close(descriptor)
+        self._view = memoryview(self._map)
+        self.path = path
+        self.size_bytes = size_bytes
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A private copy."""
+        return self._map[offset : offset + size]
+
+    def read_into(self, offset: int, *buffers: memoryview) -> None:
+        """Fill writable buffers of bytes, one after the other."""
+        for buffer in buffers:
+            buffer[:] = self._view[offset : offset + len(buffer)]
+            offset += len(buffer)
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """The bytes to look at, read-only and not copied."""
+        return self._view[offset : offset + size]
+
+    def ask_ahead(self, offset: int, size: int) -> None:
+        """Tell the system that this range is wanted soon."""
+        if _HAS_MADVISE:
+            start = offset - offset % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_WILLNEED, start, offset + size - start)

@@ -70,10 +70,11 @@ class EpochSampler:
 
     **Epochs.** The first iteration is epoch 0, and each later one is the next, also where the one before was left early: no
     order comes twice because ``set_epoch`` was forgotten. An epoch begins when its *first number is drawn*, and an iterator
-    that nothing is drawn from counts for nothing (a DataLoader with workers makes one too many). A DataLoader with workers draws
-    as soon as ``iter(loader)`` is called, one without workers at the first batch; whether workers are persistent is all the
-    same, since the sampler stays in the main process. A check such as ``next(iter(loader))`` before the training uses up an epoch;
-    ``set_epoch`` makes the training independent of that. Iterators alive at the same time are independent, of different epochs.
+    that nothing is drawn from counts for nothing (a DataLoader with workers makes one too many). A DataLoader with workers
+    draws as soon as ``iter(loader)`` is called, one without workers at the first batch; whether workers are persistent is all
+    the same, since the sampler stays in the main process. A check such as ``next(iter(loader))`` before the training uses up an
+    epoch; ``set_epoch`` makes the training independent of that. Iterators alive at the same time are independent, and of
+    different epochs.
 
     **Length.** ``len()`` is what a whole epoch of this rank gives, also where the first epoch after ``load_state_dict`` is what
     remains of one, since schedules are computed from ``len(loader)``; it is never exceeded.

@@ -48,6 +48,8 @@ class SampleReader:
             DatasetError: it cannot be read or decoded, or is not as it was packed.
             OptionError: Pillow cannot convert this picture to the mode asked for.
         """
+        if self._options.output == "bytes":
+            return self._store.payload(number, record)
         data = self._decode(number, record)
         return self.as_tensor(np.asarray(data, order="C")) if isinstance(data, np.ndarray) else data
 
@@ -71,11 +73,8 @@ class SampleReader:
         return self.as_tensor(batch)
 
     def _decode(self, number: int, record: Record) -> Any:
-        """The file's bytes, a PIL image, or an array with the axes in which it is given out."""
+        """A PIL image, or an array with the axes in which it is given out."""
         payload = self._store.payload(number, record)
-        output = self._options.output
-        if output == "bytes":
-            return payload
         try:
             if record.type == _NPY:
                 return decode_array(payload)
@@ -85,6 +84,6 @@ class SampleReader:
         # Any class may come out of a decoder; what reaches the training loop must name the sample.
         except Exception as error:
             raise self._store.corrupt(number, record, f"cannot be decoded ({type(error).__name__}: {error})") from error
-        if not isinstance(picture, np.ndarray) or output != "torch":
+        if not isinstance(picture, np.ndarray) or self._options.output != "torch":
             return picture
         return picture[None] if picture.ndim == 2 else picture.transpose(2, 0, 1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from packer.errors import OptionError
 from packer.permutation import permuted
 
 __all__ = ["are_several", "as_numbers", "places_of_classes", "split_places"]
+
+_NEARLY = Fraction(1, 10**6)  # thirds of single precision
 
 
 def are_several(index: object) -> bool:
@@ -45,7 +49,7 @@ def places_of_classes(targets: NDArray[np.int64], classes: Sequence[str], class_
     for name in classes:
         if name not in class_to_idx:
             close = difflib.get_close_matches(str(name), class_to_idx, n=3)
-            hint = f"; similar: {', '.join(close)}" if close else f"; there are {len(class_to_idx):,}"
+            hint = f"; similar: {', '.join(map(repr, close))}" if close else f"; there are {len(class_to_idx):,}"
             raise OptionError(f"no class {name!r}{hint}")
     return np.flatnonzero(np.isin(targets, [class_to_idx[name] for name in classes]))
 
@@ -59,54 +63,66 @@ def split_places(
         samples: how many there are.
         fractions: the share of each part; what they leave of 1 is in none.
         seed: of the division.
-        labels: shape (samples,); where given, each part has its share of each label, to within one sample.
+        labels: shape (samples,); where given, each part has its share of each label, rounded up or down.
 
     Raises:
         OptionError: the fractions are not greater than 0, or together more than 1.
     """
-    bounds = _bounds(fractions)
-    order = permuted(np.arange(samples), samples, seed)  # a different number for each
-    counts = np.array([samples])
-    if labels is not None:
+    shares = _exact(fractions)
+    order = permuted(np.arange(samples), samples, operator.index(seed))  # a different number for each
+    if labels is None:
+        counts = np.array([samples])
+        order = np.argsort(order)
+    else:
         counts = np.unique(labels, return_counts=True)[1]
         order = np.lexsort((order, labels))
-    else:
-        order = np.argsort(order)
-    # Laid end to end, label after label, each part takes its share of every label's stretch. Rounded at the ends of the
-    # stretches, the parts have the right size in all, also where each of a thousand labels has four samples.
-    ends = np.cumsum(counts)
-    starts = ends - counts
+    # Laid end to end, label after label, each part takes its share of every label's stretch.
+    starts = np.cumsum(counts) - counts
     parts = []
-    previous = starts
-    for bound in bounds:
-        reached = starts + _share(ends, bound) - _share(starts, bound)
-        parts.append(np.sort(order[_stretches(previous, reached)]))
-        previous = reached
+    for sizes in _rounded(counts.tolist(), shares).T:
+        parts.append(np.sort(order[_stretches(starts, starts + sizes)]))
+        starts = starts + sizes
     return parts
 
 
-def _bounds(fractions: Sequence[float]) -> list[Fraction]:
-    """Where each part ends, as a share of all. Exact, since 0.7 + 0.2 + 0.1 is less than 1 in floating point."""
-    bounds = []
-    reached = Fraction(0)
+def _exact(fractions: Sequence[float]) -> list[Fraction]:
+    """The fractions as they were written: in floating point 0.7 + 0.2 + 0.1 is less than 1, and 5 / 6 + 1 / 6 is more."""
+    shares = []
     for fraction in fractions:
         try:
-            share = Fraction(str(fraction))
+            shares.append(Fraction(str(fraction)))
         except ValueError:
-            share = Fraction(0)
-        reached += share
-        if share <= 0 or reached > 1:
-            raise OptionError(f"fractions {', '.join(map(str, fractions))}: each must be above 0, and all together at most 1")
-        bounds.append(reached)
-    if not bounds:
+            shares.append(Fraction(0))
+    if not shares:
         raise OptionError("no fractions: split(0.9, 0.1) gives two parts")
-    return bounds
-
-
-def _share(ends: NDArray[np.int64], bound: Fraction) -> NDArray[np.int64]:
-    """The share of so many samples, rounded to the nearest whole."""
-    shares: NDArray[np.int64] = np.array([round(int(end) * bound) for end in ends], np.int64)
+    together = sum(shares, Fraction(0))
+    if abs(together - 1) <= _NEARLY:
+        shares = [share / together for share in shares]
+    if min(shares) <= 0 or sum(shares) > 1:
+        raise OptionError(f"fractions {', '.join(map(str, fractions))}: each must be above 0, and all together at most 1")
     return shares
+
+
+def _rounded(counts: Sequence[int], shares: Sequence[Fraction]) -> NDArray[np.int64]:
+    """How many samples of each label each part gets: shape (labels, parts).
+
+    Each is its share of the label, rounded up where the part is owed most by the labels before: so that the parts have the
+    right size in all, also where each of a thousand labels has four samples.
+    """
+    unit = lcm(*(share.denominator for share in shares))
+    weights = [int(share * unit) for share in shares]
+    weights.append(unit - sum(weights))  # of what is in no part
+    owed = [0] * len(weights)  # in units
+    table = np.empty((len(counts), len(weights)), np.int64)
+    for label, count in enumerate(counts):
+        sizes, rests = zip(*(divmod(count * weight, unit) for weight in weights), strict=True)
+        owed = [before + rest for before, rest in zip(owed, rests, strict=True)]
+        table[label] = sizes
+        uneven = sorted((part for part, rest in enumerate(rests) if rest), key=lambda part: -owed[part])
+        for part in uneven[: count - sum(sizes)]:
+            table[label, part] += 1
+            owed[part] -= unit
+    return table[:, :-1]
 
 
 def _stretches(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:

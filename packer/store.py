@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -24,7 +23,7 @@ from packer.extents import ExtentReader
 from packer.files import FileIdentity, file_digest, identify
 from packer.index import INDEX_FILE, NAMES_FILE, Index, Record
 from packer.manifest import Manifest, load_manifest
-from packer.model import Extent, display_name
+from packer.model import display_name
 
 __all__ = ["SampleView", "Store", "payload_digest"]
 
@@ -95,7 +94,7 @@ class Store:
         # No functools.cached_property: before Python 3.12 it holds a lock, and a process that is forked while a thread makes
         # its first read would wait for that lock for ever.
         if self._index is None:
-            self._index = Index(self.path, self.manifest.samples, self._identities)
+            self._index = Index(self.path, self.manifest.samples, self._identities, mmap=self.mmap)
         return self._index
 
     @property
@@ -188,10 +187,10 @@ class Store:
 
     def ask_ahead(self, records: Iterable[Record]) -> None:
         """Have the system read the payloads of these samples into its memory; returns at once, and never fails."""
-        self.extents.ask_ahead(Extent(record.shard, record.offset, record.size) for record in records)
+        self.extents.ask_ahead([(record.shard, record.offset, record.size) for record in records])
 
     def _require_sound(self, index: int, record: Record, header: bytes, body: bytes | memoryview) -> None:
-        if self.verify and payload_digest(header, body) != record.digest:
+        if self.verify and (payload_digest(header, body) if header else xxhash.xxh3_64_intdigest(body)) != record.digest:
             raise self.corrupt(index, record, "its bytes are not those that were packed (the digest differs)")
         if record.label not in self._valid_labels:
             raise self.corrupt(index, record, f"its label {record.label} is that of no class")
@@ -233,9 +232,10 @@ class SampleView:
         return self._view
 
     def __exit__(self, *_: object) -> None:
-        # An array over the view keeps the bytes, and stays right. That would be no reason to stop a training run.
-        with contextlib.suppress(BufferError):
+        try:
             self._view.release()
+        except BufferError:
+            return  # an array over the view keeps the bytes, and stays right: no reason to stop a training run
 
 
 def payload_digest(header: bytes, body: bytes | memoryview) -> int:

@@ -21,7 +21,7 @@ from packer.check import CheckSettings, check_bytes
 from packer.check.worker import decode_verdict, encode_verdict
 from packer.cli.show import escape
 from packer.decode import decode_array
-from packer.index import RECORD, Index, IndexWriter, Names
+from packer.index import RECORD, Index, IndexWriter, Names, Record
 from packer.manifest import FileEntry, Manifest, ShardEntry, load_manifest
 from packer.model import MODES, TYPES_BY_NAME, Extent, Kept, Skipped, Unfit, Verdict, display_name
 from packer.npyheader import Header, parse_header
@@ -143,10 +143,14 @@ def test_an_index_gives_back_what_was_written(rows: list[tuple[bytes, int, Kept,
             assert (record.width, record.height, record.frames) == (verdict.width, verdict.height, verdict.frames)
             assert record.orientation == verdict.orientation
             assert (record.shard, record.offset, record.size) == (extent.shard, extent.offset, extent.size)
-            assert (record.reserved, record.reserved2) == (0, 0)
+
         loaded = np.load(Path(folder, "index.npy"))
         assert loaded.dtype == RECORD
-        assert [tuple(row[0:2]) + tuple(row[2]) for row in loaded.tolist()] == [tuple(index[i]) for i in range(len(rows))]
+        found = {name: loaded["data"][name] for name in RECORD["data"].names} | {n: loaded[n] for n in ("name_end", "label")}
+        for i in range(len(rows)):
+            assert {name: found[name][i] for name in Record._fields} == index[i]._asdict()
+        assert not found["reserved"].any()
+        assert not found["reserved2"].any()
 
 
 def _utf8_file_names() -> bool:
