@@ -61,8 +61,12 @@ class BufferPool:
                 buffer = self._free.pop()  # the one that was let go of last is in the processor's caches
             except IndexError:
                 return _allocate(size)
-            if len(buffer) >= size:
+            if size <= len(buffer) <= 2 * size:
                 return buffer
+            if len(buffer) > size:
+                # For a larger batch. Small ones that somebody collects would otherwise each hold the memory of a large one.
+                self._free.append(buffer)
+                return _allocate(size)
             # Batches have grown: it would never fit again.
 
 
