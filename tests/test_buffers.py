@@ -439,8 +439,7 @@ def test_a_forked_child_and_its_parent_keep_what_they_hold() -> None:
 def test_the_end_of_the_interpreter_with_batches_held_is_silent() -> None:
     script = """
         import numpy as np
-        from packer import buffers
-from packer.buffers import BufferPool
+        from packer.buffers import BufferPool
 
         pool = BufferPool()
         held = [pool.empty((1000,), np.dtype("f4")) for _ in range(10)]
