@@ -90,7 +90,7 @@ class Truth:
             return
         differences = (data.float() - expected.float()).abs().flatten(1).mean(1)
         worst = float(differences.max())
-        if not self.tolerance or not worst <= self.tolerance:
+        if not worst <= self.tolerance:
             index = indices[int(differences.argmax())]
             raise WrongDataError(f"{name}: sample {index} differs by {worst:.3f} on average, {self.tolerance} is let through")
 
