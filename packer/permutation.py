@@ -100,7 +100,7 @@ def _turn(
 
 @lru_cache(maxsize=64)
 def _turn_keys(key: tuple[int, ...]) -> tuple[np.uint64, ...]:
-    state = len(key)
+    state = 0
     for word in key:
         state = _mixed((state ^ word) + _STEP)
     return tuple(np.uint64(_mixed(state + (turn + 1) * _STEP)) for turn in range(_TURNS))

