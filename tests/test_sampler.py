@@ -21,7 +21,11 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader
 
 import packer.sampler
-from packer import EpochSampler, OptionError
+from packer import EpochSampler, OptionError, open_dataset
+from tests.inputs import npy, pack, write_tree
+
+# Python 3.12 and later warn of any fork beside threads; torch itself has some.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 
 ORDERS = ("shuffled", "blocks", "sequential")
 
@@ -537,7 +541,7 @@ def loaded(own: Any, **options: Any) -> DataLoader[Any]:
 
 
 def batches(loader: DataLoader[Any]) -> list[int]:
-    return [int(number) for batch in loader for number in np.atleast_1d(batch)]
+    return [int(number) for batch in loader for number in np.ravel(batch)]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -590,6 +594,22 @@ def test_a_dataloader_is_resumed_in_mid_epoch_with_any_number_of_workers(order: 
     again.set_epoch(1)
     assert seen + batches(loader) == epochs[1]
     assert batches(loader) == epochs[2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_packed_dataset_is_asked_ahead_and_read_in_blocks(
+    workers: int, format_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_tree(tmp_path / "in", {f"{number:03d}.npy": npy(np.array([number])) for number in range(60)})
+    pack(root, format_name)
+    data = open_dataset(tmp_path / f"in.{format_name}", output="numpy")
+    asked: list[int] = []
+    ask_ahead = type(data).ask_ahead
+    monkeypatch.setattr(type(data), "ask_ahead", lambda self, numbers: (asked.extend(numbers), ask_ahead(self, numbers)))
+    own = EpochSampler(data, order="blocks", block_size=4)
+    read = batches(DataLoader(data, batch_size=7, sampler=own, num_workers=workers))  # type: ignore[arg-type]
+    assert read == list(EpochSampler(range(60), order="blocks", block_size=4))
+    assert sorted(asked) == list(range(60))
 
 
 def test_it_works_where_torch_is_not_installed(tmp_path: Path) -> None:
