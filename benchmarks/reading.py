@@ -83,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"argument PART: {unknown[0]} is none of {', '.join(COUNTS)}")
     if options.work and not options.work.is_dir():
         parser.error(f"argument --work: {options.work} is not a folder")
+    if options.ffcv_python and not options.ffcv_python.is_file():
+        parser.error(f"argument --ffcv-python: {options.ffcv_python} is no interpreter")
     with tempfile.TemporaryDirectory(prefix="reading-", dir=options.work) as name:
         work = Path(name)
         setting: dict[str, object] = {

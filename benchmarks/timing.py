@@ -8,6 +8,7 @@ median of the ratios, the lowest and the highest, and in the JSON lines every ti
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -116,7 +117,7 @@ def compare(baseline: Contender, subjects: Sequence[Contender], *, measure: Meas
 def compare_pairs(
     contenders: Sequence[Contender], pairs: Sequence[Pair], *, measure: Measure, files: int, repeat: int
 ) -> list[Result]:
-    """Run all contenders in turn, ``repeat`` rounds, and compare some of them with others.
+    """Run all contenders in turn, ``repeat`` rounds, and compare some of them with others. What was written is synced first.
 
     Args:
         contenders: in the order in which they run; no two have the same name, and their own budgets are not looked at.
@@ -125,6 +126,7 @@ def compare_pairs(
         files: number of files that each run treats.
         repeat: number of rounds, at least 1.
     """
+    os.sync()
     seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for turn in range(repeat):
         for contender in contenders:
