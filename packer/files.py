@@ -31,6 +31,7 @@ __all__ = [
 
 _LARGE_BYTES = 16 << 20
 _HEAD_BYTES = 64 << 10
+_ASKED_BYTES = 128 << 10  # of a longer range Linux reads only so much ahead, where the device's limit is its usual one
 _HAS_PREAD = hasattr(os, "preadv")
 _HAS_FADVISE = hasattr(os, "posix_fadvise")
 _HAS_MADVISE = hasattr(mmap, "MADV_WILLNEED")
@@ -189,7 +190,9 @@ class OpenFile:
     def ask_ahead(self, offset: int, size: int) -> None:
         """Tell the system that this range is wanted soon, and return at once; where it cannot be told, nothing happens."""
         if _HAS_FADVISE:
-            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
+            end = offset + size
+            for start in range(offset, end, _ASKED_BYTES):
+                os.posix_fadvise(self._descriptor, start, min(_ASKED_BYTES, end - start), os.POSIX_FADV_WILLNEED)
 
     def _read_some(self, lock: threading.Lock, offset: int, size: int) -> bytes:
         with lock:
@@ -241,5 +244,6 @@ class MappedFile(OpenFile):
     def ask_ahead(self, offset: int, size: int) -> None:
         """Tell the system that this range is wanted soon."""
         if _HAS_MADVISE:
-            start = offset - offset % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_WILLNEED, start, offset + size - start)
+            end = offset + size
+            for start in range(offset - offset % mmap.PAGESIZE, end, _ASKED_BYTES):
+                self._map.madvise(mmap.MADV_WILLNEED, start, min(_ASKED_BYTES, end - start))

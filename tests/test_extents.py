@@ -418,3 +418,14 @@ def test_a_shallow_copy_can_outlive_its_original(tmp_path: Path, mmap: bool) -> 
     del reader
     gc.collect()
     assert other.read(0, 0, 100) == CONTENT[:100]
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system cannot be told")
+def test_a_long_range_is_asked_for_in_pieces_that_every_device_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux cuts one call silently at the device's read-ahead limit, usually 128 KiB."""
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, offset, size, advice: calls.append((offset, size)))
+    reader = make_reader(tmp_path, [bytes(1_000_000)])
+    reader.ask_ahead([(0, 5, 300_000), (0, 300_005, 400_000), (0, 999_999, 1)])
+    assert max(size for _, size in calls) <= 128 << 10
+    assert [offset for start, size in calls for offset in range(start, start + size)] == [*range(5, 700_005), 999_999]
