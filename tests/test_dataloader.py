@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import pickle
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass
@@ -26,32 +21,18 @@ from packer.errors import CorruptSampleError
 from packer.index import Index
 from packer.manifest import load_manifest
 from packer.plan import ShardLimits
+from tests.cases.loaders import METHODS
 from tests.inputs import jpeg, npy, pack, write_tree
 
 # Python 3.12 and later warn of any fork beside threads; torch itself has some.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 
 SAMPLES = 40
-METHODS = [method for method in ("fork", "spawn", "forkserver") if method in multiprocessing.get_all_start_methods()]
-
-if "forkserver" in METHODS:
-    # Loaded once in the server and not in each worker, which takes seconds.
-    multiprocessing.set_forkserver_preload(["torch", "packer.datasets", "tests.test_dataloader"])
 
 
 def payload(number: int) -> bytes:
     """The contents of a file are a function of its number, and no two are equal."""
     return npy(np.arange(number, number + 200 + number, dtype=np.int32)) if number % 4 else jpeg(seed=number)
-
-
-def unchanged(batch: list[Any]) -> list[Any]:
-    """A collation that leaves the samples as they are; spawned workers need it by name."""
-    return batch
-
-
-def numbers_of(value: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A transform that spawned workers can import."""
-    return torch.tensor([int(np.asarray(value).flat[0]), os.getpid()])
 
 
 @dataclass(frozen=True)
@@ -103,32 +84,11 @@ def loader_for(data: Any, **options: Any) -> DataLoader[Any]:
     """Shuffled batches of raw samples; a timeout, so that a hang is an error."""
     workers = options.get("num_workers", 0)
     timeout = {"timeout": 120} if workers else {}
-    defaults = {"batch_size": 3, "shuffle": True, "collate_fn": unchanged, **timeout}
+    defaults = {"batch_size": 3, "shuffle": True, "collate_fn": list, **timeout}
     return DataLoader(data, **{**defaults, **options})
 
 
 # ---------------------------------------------------------------------------------------------- every sample, the right bytes
-
-
-def test_without_workers_every_sample_comes_once_in_each_epoch(packed: Packed) -> None:
-    loader = loader_for(open_dataset(packed.path, output="bytes"))
-    for _ in range(3):
-        assert Counter(epoch(loader)) == packed.counts
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_give_every_sample_once_in_each_epoch(packed: Packed, method: str, workers: int) -> None:
-    """Read in the parent first, two datasets open on one path, workers that stay for three epochs."""
-    data = open_dataset(packed.path, output="bytes")
-    other = open_dataset(packed.path, output="bytes", mmap=True)
-    assert data[0] == other[0] == packed.samples[0]
-    loader = loader_for(data, num_workers=workers, multiprocessing_context=method, persistent_workers=True)
-    for _ in range(3):
-        assert Counter(epoch(loader)) == packed.counts
-        assert [other[i] for i in range(SAMPLES)] == packed.samples
-    del loader
-    assert [data[i] for i in range(SAMPLES)] == packed.samples
 
 
 @pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
@@ -161,37 +121,6 @@ def test_two_loaders_over_one_path_run_side_by_side(packed: Packed) -> None:
     firsts, seconds = zip(*zip(*loaders, strict=True), strict=True)
     for batches in (firsts, seconds):
         assert Counter(sample for batch in batches for sample in batch) == packed.counts
-
-
-@pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
-@pytest.mark.parametrize("mmap", [False, True])
-def test_threads_that_read_in_the_parent_meanwhile_disturb_nothing(packed: Packed, mmap: bool) -> None:
-    data = open_dataset(packed.path, output="bytes", mmap=mmap)
-    stop, wrong, reads = threading.Event(), [], Counter[int]()
-
-    def read(start: int) -> None:
-        i = start
-        try:
-            while not stop.is_set():
-                if data[i % SAMPLES] != packed.samples[i % SAMPLES]:
-                    wrong.append(i)
-                reads[start] += 1
-                i += 7
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=read, args=(start,)) for start in range(3)]
-    try:
-        for thread in threads:
-            thread.start()
-        for _ in range(3):
-            assert Counter(epoch(loader_for(data, num_workers=2, multiprocessing_context="fork"))) == packed.counts
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
-    assert min(reads.values()) > SAMPLES
 
 
 @pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
@@ -232,28 +161,6 @@ def test_torch_collates_tensors_and_targets_by_itself(tmp_path: Path, format_nam
     assert batches[0][1].dtype == torch.int64
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method != "spawn"])
-def test_a_transform_runs_in_the_workers(packed: Packed, method: str) -> None:
-    data = open_dataset(packed.path, output="numpy", transform=numbers_of)
-    here = [data[i][0][0].item() for i in range(SAMPLES)]
-    loader = DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context=method, timeout=120)
-    found = [value for value, _ in loader]
-    assert [int(value[0]) for value in found] == here
-    assert os.getpid() not in {int(value[1]) for value in found}
-
-
-@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch adds it to the error itself
-@pytest.mark.parametrize("method", [method for method in METHODS if method != "fork"])
-@pytest.mark.parametrize("argument", ["transform", "target_transform"])
-def test_a_lambda_that_cannot_be_sent_is_named_in_the_error(packed: Packed, method: str, argument: str) -> None:
-    """ "Can't pickle local object" alone does not say which of the many objects is meant."""
-    data = open_dataset(packed.path, output="bytes", **{argument: lambda value: value})
-    loader = loader_for(data, num_workers=1, multiprocessing_context=method)
-    with pytest.raises(pickle.PicklingError, match=f"^{argument}=") as caught:
-        next(iter(loader))
-    assert "top level of a module" in str(caught.value)
-
-
 @pytest.mark.parametrize("argument", ["transform", "target_transform"])
 def test_a_lambda_is_named_where_torchs_warning_is_an_error_too(packed: Packed, argument: str) -> None:
     data = open_dataset(packed.path, output="bytes", **{argument: lambda value: value})
@@ -285,16 +192,6 @@ def damaged(packed: Packed, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     content[record.offset + record.size // 2] ^= 0x10
     shard.write_bytes(content)
     return folder, number, shard
-
-
-@pytest.mark.parametrize("method", [method for method in METHODS if method != "spawn"])
-def test_damage_reaches_the_main_process_with_sample_and_file(damaged: tuple[Path, int, Path], method: str) -> None:
-    folder, number, shard = damaged
-    data = open_dataset(folder, output="bytes")
-    loader = loader_for(data, num_workers=2, multiprocessing_context=method)
-    error = failure_of(loader)
-    assert f"sample {number} ({data.names[number]!r}) in {shard}" in str(error)
-    assert CorruptSampleError.__name__ in f"{type(error).__name__} {error}"
 
 
 def test_damage_without_workers_is_the_error_itself(damaged: tuple[Path, int, Path]) -> None:
@@ -375,24 +272,6 @@ def test_spawned_workers_warn_of_nothing_either(all_formats: list[Path], tmp_pat
 
 
 @pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
-def test_leaving_early_ends_at_once_and_in_silence(all_formats: list[Path]) -> None:
-    script = """
-        import sys, time
-        from torch.utils.data import DataLoader
-        from packer import open_dataset
-        data = open_dataset(sys.argv[1])
-        loader = DataLoader(data, 1, num_workers=2, persistent_workers=True, multiprocessing_context="fork")
-        for batch in loader:
-            break
-        print(time.time())
-    """
-    result = run_script(script, all_formats[0])
-    ended = time.time()
-    assert (result.stderr, result.returncode) == ("", 0)
-    assert ended - float(result.stdout) < 5
-
-
-@pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
 def test_a_fork_while_a_thread_makes_its_first_read_leaves_no_lock_behind(all_formats: list[Path]) -> None:
     """A lock that a thread holds at the moment of a fork is held for ever in the child: its first read would hang."""
     script = """
@@ -404,11 +283,11 @@ def test_a_fork_while_a_thread_makes_its_first_read_leaves_no_lock_behind(all_fo
         real, entered, proceed = packer.store.Index, threading.Event(), threading.Event()
         parent = os.getpid()
 
-        def slow(*arguments):
+        def slow(*arguments, **options):
             if os.getpid() == parent:
                 entered.set()
                 proceed.wait(30)
-            return real(*arguments)
+            return real(*arguments, **options)
 
         packer.store.Index = slow
         data = [open_dataset(sys.argv[1], output="bytes") for _ in range(2)]
