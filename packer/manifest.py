@@ -2,7 +2,7 @@
 
 Layout, version 1
 =================
-``manifest.json`` is one JSON object in ASCII, at most 64 MiB:
+``manifest.json`` is one JSON object in ASCII, of at most 64 MiB and about four million values, no key twice in an object:
 
 =================  =======================================================================================================
 key                value
@@ -31,6 +31,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import os
 import stat
 from collections.abc import Container
@@ -41,7 +42,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from packer.errors import CorruptDatasetError, DatasetError
+from packer.errors import CorruptDatasetError, DatasetError, OutputError
 from packer.files import read_regular_file
 from packer.index import INDEX_FILE, NAMES_FILE, Index, index_size
 from packer.model import NO_LABEL, Unfit
@@ -63,7 +64,12 @@ MANIFEST_FILE = "manifest.json"
 REPORT_FILE = "report.jsonl"
 MAX_MANIFEST_BYTES = 64 << 20
 """A larger manifest is neither read nor written."""
+_MAX_VALUES = 4 << 20
+"""A manifest with more commas and opening brackets is neither read nor written. 64 MiB of ``[],[],`` would take gigabytes as
+Python objects; a data set of four million persons has as many classes."""
 _MAX_SAMPLES = 2**40
+_MAX_HEADER_BYTES = 1 << 20  # as ``packer.npyheader`` has it
+_MAX_WORD = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,11 @@ class Manifest:
         return sum(shard.size_bytes for shard in self.shards)
 
     def to_json(self) -> bytes:
-        """The file's bytes."""
+        """The file's bytes.
+
+        Raises:
+            OutputError: it has more classes and shards than a manifest holds.
+        """
         content = {
             "layout": LAYOUT_VERSION,
             "format": self.format,
@@ -141,7 +151,13 @@ class Manifest:
             "versions": self.versions,
             "content_digest": self.content_digest,
         }
-        return json.dumps({**content, "digest": _self_digest(content)}, indent=1).encode() + b"\n"
+        data = json.dumps({**content, "digest": _self_digest(content)}, indent=1).encode() + b"\n"
+        if _values(data) > _MAX_VALUES:
+            raise OutputError(
+                f"{len(self.classes):,} classes and {len(self.shards):,} shards are more than a manifest holds. Make larger "
+                "shards, or pack with --labels none."
+            )
+        return data
 
 
 def load_manifest(folder: Path) -> Manifest:
@@ -149,7 +165,7 @@ def load_manifest(folder: Path) -> Manifest:
 
     Raises:
         DatasetError: the folder is no packed dataset.
-        CorruptDatasetError: the manifest is damaged, or of a later layout.
+        CorruptDatasetError: the manifest is damaged, of a later layout, or larger than any that packer writes.
     """
     path = Path(folder, MANIFEST_FILE)
     try:
@@ -157,8 +173,11 @@ def load_manifest(folder: Path) -> Manifest:
     except Unfit as unfit:
         raise _why_not(folder, path, unfit.detail) from None
     try:
-        content = json.loads(data)
+        content = _load_json(data)
+        del data  # it may be large, and so are its parts
         return _from_json(content)
+    except MemoryError:
+        raise DatasetError.at(path, "not enough memory to read it") from None
     except _ManifestError as problem:
         raise CorruptDatasetError.at(path, _shortened(str(problem))) from None
     # json raises ValueError and RecursionError, the look-ups below KeyError and TypeError: all mean the same here.
@@ -193,12 +212,42 @@ class _ManifestError(Exception):
     pass
 
 
+def _values(data: bytes) -> int:
+    """At least the number of values in JSON, without parsing it: each but the first follows a comma or an opening bracket."""
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
+def _load_json(data: bytes) -> Any:
+    if _values(data) > _MAX_VALUES:
+        raise _ManifestError(f"more than {_MAX_VALUES:,} values")
+    # What another parser could understand otherwise is no manifest: readers must agree on what a dataset is.
+    return json.loads(str(data, "ascii"), object_pairs_hook=_object, parse_constant=_finite, parse_float=_finite)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _ManifestError("a key twice in one object")
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise _ManifestError(f"a number {text} that is none")
+    return number
+
+
 def _from_json(content: dict[str, Any]) -> Manifest:
     layout = content["layout"]
     if layout != LAYOUT_VERSION:
         raise _ManifestError(
             f"layout version {layout!r}, this packer reads version {LAYOUT_VERSION}; a newer packer may read it"
         )
+    # Before anything is done with them that takes their size several times.
+    (only_field,) = content["fields"]
+    _require_length("format", content["format"], _MAX_WORD)
+    _require_length("shared header", only_field["header"], _MAX_HEADER_BYTES * 4 // 3)
     digest = content.pop("digest")
     if digest != _self_digest(content):
         raise _ManifestError("its contents are not those that were written (the digest differs)")
@@ -210,7 +259,6 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         raise _ManifestError("labels are numbers, but a class name is none")
     if labels == "number" and len(set(map(int, classes))) < len(classes):
         raise _ManifestError("labels are numbers, but two classes have the same")
-    (only_field,) = content["fields"]
     if only_field["name"] != "data":
         raise _ManifestError(f"a field {only_field['name']!r}, this packer reads one named 'data'")
     try:
@@ -265,6 +313,11 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise _ManifestError(f"{value!r} is no text")
     return value
+
+
+def _require_length(what: str, value: object, limit: int) -> None:
+    if len(_text(value)) > limit:
+        raise _ManifestError(f"a {what} of more than {limit:,} characters")
 
 
 def _plain_name(value: object) -> str:

@@ -1,0 +1,143 @@
+"""A packed dataset from a stranger: refused with packer's own error, in bounded time and memory.
+
+Each dataset is read by the library and by commands, in processes that may have 1.5 GB and 20 s (``tests/hostile.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import packer.manifest
+from packer import formats
+from packer.errors import OutputError
+from packer.plan import ShardLimits
+from tests.hostile import WAYS
+from tests.hostile_cases import (
+    ALL,
+    AT_A_SAMPLE,
+    AT_OPEN,
+    AT_THE_FIRST_READ,
+    FILES,
+    LARGE,
+    MORE_THAN_MEMORY,
+    NO_FOLDER,
+    SOUND_BYTES,
+    Case,
+)
+from tests.inputs import npy, pack, write_tree
+from tests.test_damage import copy_of
+
+pytestmark = pytest.mark.timeout(300)
+
+GROWTH_BYTES = 200_000_000
+
+Ends = dict[tuple[str, str], dict[str, Any]]
+
+
+def read_each(root: Path, format_name: str, cases: dict[str, Case]) -> Ends:
+    """How each way of reading each hostile dataset ended, by case and way."""
+    limits: dict[str, Any] = {"limits": ShardLimits(samples=3)} if formats.get(format_name).has_shards else {}
+    pack(write_tree(root / "in", FILES), format_name, workers=1, **limits).output.rename(root / "sound")
+    for name, make in cases.items():
+        make(copy_of(root / "sound", root / name))
+    asked = {"sound": str(root / "sound"), "link": str(root / "link"), "cases": [str(root / name) for name in cases]}
+    # Without torch, which takes seconds to load; nothing here needs it.
+    code = "import sys; sys.modules['torch'] = None; from tests.hostile import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    answers = map(json.loads, result.stdout.splitlines())
+    return {(answer["case"], answer["way"]): answer for answer in answers}
+
+
+@pytest.fixture(scope="module", params=formats.names())
+def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ends:
+    """For each format."""
+    return read_each(tmp_path_factory.mktemp(request.param), request.param, ALL)
+
+
+@pytest.fixture(scope="module")
+def large_ends(tmp_path_factory: pytest.TempPathFactory) -> Ends:
+    """For one format."""
+    return read_each(tmp_path_factory.mktemp("large"), formats.names()[0], LARGE)
+
+
+LIBRARY = ("read", "mapped", "unpickled")
+COMMANDS = ("info", "info --json", "ls", "verify")
+
+
+@pytest.mark.parametrize("case", AT_OPEN)
+def test_it_is_refused_when_it_is_opened(ends: Ends, case: str) -> None:
+    assert {way: ends[case, way]["end"] for way in LIBRARY} == dict.fromkeys(LIBRARY, "refused")
+    assert {way: ends[case, way]["end"] for way in COMMANDS} == dict.fromkeys(COMMANDS, "status 1")
+
+
+@pytest.mark.parametrize("case", AT_THE_FIRST_READ)
+def test_it_is_refused_when_it_is_first_read(ends: Ends, case: str) -> None:
+    everything = ", ".join(map(str, range(len(FILES))))
+    assert ends[case, "read"]["end"] == ends[case, "mapped"]["end"] == f"refused: {everything}"
+    assert ends[case, "unpickled"]["end"] == "refused"
+    assert {way: ends[case, way]["end"] for way in COMMANDS} == dict.fromkeys(COMMANDS, "status 1")
+
+
+@pytest.mark.parametrize("case", NO_FOLDER)
+def test_its_classes_are_refused_where_folders_are_to_be_called_so(ends: Ends, case: str) -> None:
+    assert ends[case, "classes-from"]["end"] == "refused"
+    assert ends[case, "read"]["end"] == ends[case, "mapped"]["end"] == "read"
+    assert [ends[case, way]["end"] for way in COMMANDS] == ["status 0", "status 0", "status 0", "status 1"]
+
+
+@pytest.mark.parametrize("case", AT_A_SAMPLE)
+def test_it_is_refused_at_the_sample_that_makes_no_sense(ends: Ends, case: str) -> None:
+    sample = str(AT_A_SAMPLE[case][0])
+    for way in ("read", "mapped"):
+        end = ends[case, way]["end"]
+        assert sample in end.removeprefix("refused: ").split(", "), end
+    assert ends[case, "unpickled"]["end"] == "refused"
+    if case not in MORE_THAN_MEMORY:
+        assert ends[case, "verify"]["end"] == ("status 0" if case in SOUND_BYTES else "status 1")
+    for way in ("info", "info --json", "ls"):
+        assert ends[case, way]["end"] in ("status 0", "status 1")
+
+
+@pytest.mark.xfail(strict=True, reason="verifying lets a MemoryError through")
+def test_verifying_finds_a_sample_that_is_more_than_the_memory(ends: Ends) -> None:
+    assert ends["a sample of four gigabytes", "verify"]["end"] == "status 1"
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_what_is_too_large_is_refused_when_it_is_opened(large_ends: Ends, case: str) -> None:
+    assert {way: large_ends[case, way]["end"] for way in LIBRARY} == dict.fromkeys(LIBRARY, "refused")
+    assert {way: large_ends[case, way]["end"] for way in COMMANDS} == dict.fromkeys(COMMANDS, "status 1")
+    assert max(large_ends[case, way]["growth"] for way in WAYS) < GROWTH_BYTES
+
+
+def test_more_values_than_are_read_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset that its own reader refuses must not come into being."""
+    monkeypatch.setattr(packer.manifest, "_MAX_VALUES", 100)
+    root = write_tree(tmp_path / "in", {f"{i:02d}/1.npy": npy([i]) for i in range(90)})
+    with pytest.raises(OutputError, match="90 classes and 1 shards are more than a manifest holds"):
+        pack(root)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_it_is_done_in_bounded_memory_and_ends_as_it_should(ends: Ends, case: str) -> None:
+    for way in WAYS:
+        if way == "verify" and case in MORE_THAN_MEMORY:
+            continue
+        assert not ends[case, way]["end"].startswith("wrong"), (way, ends[case, way])
+        assert ends[case, way]["growth"] < GROWTH_BYTES, (way, ends[case, way])
