@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,9 +19,15 @@ from packer.errors import CorruptDatasetError, DatasetChangedError, DatasetError
 from packer.files import OPEN_FLAGS, FileIdentity, MappedFile, OpenFile, identify
 from packer.manifest import ShardEntry
 
+if sys.platform != "win32":
+    import resource
+
 __all__ = ["ExtentReader"]
 
-_MAX_OPEN = 64  # files; a dataset may have thousands of shards, and `ulimit -n` may be 128
+_MAX_OPEN = 64  # files; a dataset may have thousands of shards
+_SHARE_OF_LIMIT = (
+    8  # of `ulimit -n`, which may be 128: other datasets want a share, too, and torch's pipes, which do not ask twice
+)
 _NEAR_BYTES = 64 << 10
 _HAS_DIR_FD = os.open in os.supports_dir_fd
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -114,7 +121,7 @@ class ExtentReader:
                 self._drop_oldest(0)  # others in this process need descriptors, too, such as a second dataset
                 file = self._open(shard)
             self._files[shard] = file
-            self._drop_oldest(_MAX_OPEN)
+            self._drop_oldest(_most_open())
         return file
 
     def _drop_oldest(self, keep: int) -> None:
@@ -151,6 +158,14 @@ class ExtentReader:
         except BaseException:
             os.close(descriptor)
             raise
+
+
+def _most_open() -> int:
+    """How many files a reader may keep open, as the limit of the process is now."""
+    if sys.platform == "win32":
+        return _MAX_OPEN
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _MAX_OPEN if limit == resource.RLIM_INFINITY else max(4, min(_MAX_OPEN, limit // _SHARE_OF_LIMIT))
 
 
 def _joined(ranges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
