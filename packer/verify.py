@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from packer.errors import CorruptDatasetError, DatasetError
 from packer.extents import ExtentReader
 from packer.files import file_digest
 from packer.index import INDEX_FILE, NAMES_FILE, Index
-from packer.manifest import MANIFEST_FILE, Manifest, content_digest
+from packer.manifest import MANIFEST_FILE, Manifest, content_digest, load_manifest
 from packer.model import display_name
 from packer.store import Store, payload_digest
 
@@ -58,6 +58,7 @@ def verify_dataset(path: str | os.PathLike[str], on_progress: OnProgress | None 
         index = store.index
     except CorruptDatasetError as error:
         yield Finding(error.path.name, error.problem)
+        yield from _lost_samples(Path(os.path.abspath(path)), on_progress)
         return
     manifest = store.manifest
     if not _names_are_in_order(index):
@@ -98,6 +99,18 @@ def payload_findings(
             yield Finding(extents.path(record.shard).name, problem, i, _name(index, i))
         if on_progress and (i + 1) % _PROGRESS_EVERY == 0:
             on_progress(i + 1, len(index))
+
+
+def _lost_samples(folder: Path, on_progress: OnProgress | None) -> Iterator[Finding]:
+    """Which samples are gone where a file has another size than it should; nothing where more than that is wrong."""
+    try:
+        manifest = load_manifest(folder)
+        index = Index(folder, manifest.samples)
+        found = [replace(shard, size_bytes=os.lstat(Path(folder, shard.file)).st_size) for shard in manifest.shards]
+        extents = ExtentReader(folder, tuple(found))
+    except (DatasetError, OSError):
+        return
+    yield from payload_findings(manifest, index, extents, on_progress)
 
 
 def _names_are_in_order(index: Index) -> bool:

@@ -572,11 +572,18 @@ def test_a_container_that_ends_early_or_is_glued_is_refused_at_opening(tmp_path:
     """tarfile and webdataset give what they find, three samples or two, and no error."""
     folder = pack_files(tmp_path, numbered(6, 200), format_name).output
     changes, _ = damages_of(folder)
+    first_lost = {"cut before the fourth": 3, "cut in its header": 3, "cut in its data": 3, "zeros put in": 2}
+    by_place = [i for _, i in sorted((offset, i) for i, (offset, _) in enumerate(places(folder)))]
     damaged = copies(folder, tmp_path / "damaged", changes)
     for (name, path), (stage, kind, message) in zip(damaged.items(), found_in(list(damaged.values()), False), strict=True):
         assert (stage, kind) == ("opening", "TruncatedFileError"), name
         assert str(container(path)) in message
-        assert [finding.file for finding in verify_dataset(path)] == [container(path).name]
+        first, *others = verify_dataset(path)
+        assert (first.file, first.index) == (container(path).name, None)
+        lost = sorted(by_place[first_lost.get(name, 6) :])
+        assert [(finding.file, finding.index, finding.name) for finding in others] == [
+            (container(path).name, i, list(numbered(6))[i]) for i in lost
+        ]
 
 
 def test_a_container_that_is_zeros_from_some_place_on_is_an_error_at_the_samples_that_are_gone(
