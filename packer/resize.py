@@ -27,19 +27,21 @@ def resize_array(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np
 
 
 def resize_picture(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """Resize a picture of any mode to (height, width). Palettes become colours and one-bit pictures grey: between two of
-    their values there is none.
+    """Resize a picture of any mode to (height, width). Palettes become colours and one-bit pictures grey, since
+    between two of their values there is none; also where the size is right, or not all of a batch would have one mode.
     """
-    if picture.size == size[::-1]:
-        return picture
     if picture.mode in ("P", "PA"):
         picture = picture.convert("RGBA" if "transparency" in picture.info or picture.mode == "PA" else "RGB")
     elif picture.mode == "1":
         picture = picture.convert("L")
+    if picture.size == size[::-1]:
+        return picture
+    if picture.mode in ("L", "RGB"):
+        resized = Image.fromarray(np.ascontiguousarray(resize_array(np.array(picture), size)))
     elif picture.mode in ("I;16B", "I;16L", "I;16N"):
-        picture = Image.fromarray(np.asarray(picture).astype(np.uint16))  # Pillow 13 resizes the big-endian one to noise
-    if picture.mode not in ("L", "RGB"):
+        # Pillow 13 resizes the big-endian one to noise.
+        resized = Image.fromarray(np.asarray(picture).astype(np.uint16)).resize(size[::-1], Image.Resampling.BILINEAR)
+    else:
         return picture.resize(size[::-1], Image.Resampling.BILINEAR)
-    resized = Image.fromarray(np.ascontiguousarray(resize_array(np.array(picture), size)))
     resized.info.update(picture.info)
     return resized
