@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import gc
 import itertools
 import os
@@ -429,3 +430,185 @@ def test_a_long_range_is_asked_for_in_pieces_that_every_device_takes(tmp_path: P
     reader.ask_ahead([(0, 5, 300_000), (0, 300_005, 400_000), (0, 999_999, 1)])
     assert max(size for _, size in calls) <= 128 << 10
     assert [offset for start, size in calls for offset in range(start, start + size)] == [*range(5, 700_005), 999_999]
+
+
+# ------------------------------------------------------------------------------------------- several buffers, views, few files
+
+
+@pytest.mark.parametrize("sizes", [(128, 96), (1, 0, 5), (0, 0, 7), (50_000, 50_000), (0, 0), (99_999, 1)], ids=str)
+def test_several_buffers_are_filled_from_one_range(tmp_path: Path, mmap: bool, system: str, sizes: tuple[int, ...]) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    offset = 100_000 - sum(sizes)
+    memory = bytearray(b"\xaa" * (sum(sizes) + 20 * len(sizes)))
+    buffers, wanted, start = [], bytearray(memory), 0
+    for i, size in enumerate(sizes):
+        buffers.append(memoryview(memory)[start : start + size])
+        place = offset + sum(sizes[:i])
+        wanted[start : start + size] = CONTENT[place : place + size]
+        start += size + 20
+    reader.read_into(0, offset, *buffers)
+    assert memory == wanted
+    with pytest.raises(CorruptDatasetError, match="not inside the container"):
+        reader.read_into(0, offset + 1, *buffers)
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="no preadv here")
+@pytest.mark.parametrize("most", [1, 99, 100, 101, 250, 399])
+def test_a_short_read_over_several_buffers_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """It may end in any of them, and at the end of one."""
+    reader = make_reader(tmp_path, [CONTENT])
+    real = os.preadv
+
+    def few(descriptor: int, buffers: tuple[memoryview, ...], offset: int) -> int:
+        left, parts = most, []
+        for buffer in buffers:
+            parts.append(buffer[:left])
+            left -= len(parts[-1])
+        return real(descriptor, parts, offset)
+
+    monkeypatch.setattr(os, "preadv", few)
+    memory = [bytearray(b"\xaa" * size) for size in (100, 0, 100, 200)]
+    reader.read_into(0, 5_000, *map(memoryview, memory))
+    assert b"".join(memory) == CONTENT[5_000:5_400]
+
+
+def test_a_file_that_ends_between_two_buffers_is_an_exception(tmp_path: Path, system: str) -> None:
+    reader = make_reader(tmp_path, [CONTENT])
+    reader.read(0, 0, 1)
+    os.truncate(tmp_path / "shard-0", 1_000)
+    with pytest.raises(TruncatedFileError) as caught:
+        reader.read_into(0, 900, memoryview(bytearray(100)), memoryview(bytearray(50)))
+    assert (caught.value.found, caught.value.expected) == (1_000, 100_000)
+
+
+@pytest.mark.parametrize("offset, size", RANGES)
+def test_a_view_shows_the_range_and_cannot_be_written(tmp_path: Path, mmap: bool, system: str, offset: int, size: int) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    view = reader.view(0, offset, size)
+    assert view == CONTENT[offset : offset + size]
+    assert view.readonly
+    del reader
+    gc.collect()
+    assert bytes(view) == CONTENT[offset : offset + size]
+    with pytest.raises(TypeError, match="read-only"):
+        view[:0] = b""
+
+
+def test_a_view_outside_the_container_is_refused(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    with pytest.raises(CorruptDatasetError, match="not inside the container"):
+        reader.view(0, 99_999, 2)
+
+
+def test_a_view_of_a_mapped_file_is_not_a_copy(tmp_path: Path) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=True)
+    view = reader.view(0, 100, 50)
+    with Path(tmp_path, "shard-0").open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xaa" * 50)
+    assert view == b"\xaa" * 50
+
+
+def test_a_view_stays_right_when_its_file_is_dropped_for_others(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [b"%03d" % i for i in range(100)], mmap=mmap)
+    view = reader.view(0, 0, 3)
+    for i in range(1, 100):
+        reader.read(i, 0, 3)
+    assert view == b"000"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [(0, 99_999, 2), (5, 0, 1), (-1, 0, 1), (0, 2**63, 2**63), (0, 0, 2**64), (1, 0, 10), (2, 0, 10)],
+    ids=["behind the end", "no such shard", "minus one", "far away", "too long", "removed", "replaced"],
+)
+def test_asking_ahead_never_fails_and_asks_for_the_others(
+    tmp_path: Path, mmap: bool, monkeypatch: pytest.MonkeyPatch, wrong: tuple[int, int, int]
+) -> None:
+    reader = make_reader(tmp_path, [CONTENT] * 4, mmap=mmap)
+    (tmp_path / "shard-1").unlink()
+    Path(tmp_path, "new").write_bytes(CONTENT)
+    os.replace(tmp_path / "new", tmp_path / "shard-2")
+    asked: list[tuple[int, int]] = []
+    kind = files.MappedFile if mmap else files.OpenFile
+    monkeypatch.setattr(kind, "ask_ahead", lambda self, offset, size: asked.append((offset, size)))
+    reader.ask_ahead([(3, 10, 5), wrong, (3, 90_000, 7)])
+    assert asked == [(10, 5), (90_000, 7)]
+
+
+def test_what_the_system_says_to_asking_ahead_does_not_matter(
+    tmp_path: Path, mmap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    kind = files.MappedFile if mmap else files.OpenFile
+    monkeypatch.setattr(kind, "ask_ahead", fail)
+    make_reader(tmp_path, [CONTENT], mmap=mmap).ask_ahead([(0, 0, 10)])
+
+
+def test_neighbours_are_asked_for_at_once_and_distant_ranges_by_themselves(
+    tmp_path: Path, mmap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = make_reader(tmp_path, [bytes(1_000_000)] * 2, mmap=mmap)
+    asked: list[tuple[int, int]] = []
+    kind = files.MappedFile if mmap else files.OpenFile
+    monkeypatch.setattr(kind, "ask_ahead", lambda self, offset, size: asked.append((offset, size)))
+    ranges = [(0, 0, 100), (0, 100, 100), (0, 1_000, 50), (0, 500_000, 10), (0, 400_000, 10), (0, 400_000, 10), (1, 400_010, 5)]
+    reader.ask_ahead(ranges)
+    assert asked == [(0, 1_050), (500_000, 10), (400_000, 10), (400_000, 10), (400_010, 5)]
+    asked.clear()
+    reader.ask_ahead([(0, 0, 0), (1, 0, 0)])
+    reader.ask_ahead([])
+    assert asked == []
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_with_too_many_files_open_the_reader_closes_its_own_and_goes_on(
+    tmp_path: Path, mmap: bool, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    reader = make_reader(tmp_path, [b"%d" % i for i in range(5)], mmap=mmap)
+    for i in range(4):
+        reader.read(i, 0, 1)
+    real = os.open
+
+    def few(path: object, flags: int, *arguments: object, **options: object) -> int:
+        if len(reader._files) > 0:
+            raise OSError(error, os.strerror(error))
+        return real(path, flags, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", few)
+    assert reader.read(4, 0, 1) == b"4"
+    assert reader.read(0, 0, 1) == b"0"
+
+
+@_needs_proc
+def test_files_that_are_dropped_for_want_of_descriptors_are_closed(
+    tmp_path: Path, mmap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = make_reader(tmp_path, [b"%d" % i for i in range(5)], mmap=mmap)
+    for i in range(4):
+        reader.read(i, 0, 1)
+    real, failures = reader._open, iter([OSError(errno.EMFILE, "Too many open files")])
+
+    def open_once_refused(shard: int) -> files.OpenFile:
+        for failure in failures:
+            raise failure
+        assert open_in(tmp_path) == []
+        return real(shard)
+
+    monkeypatch.setattr(reader, "_open", open_once_refused)
+    assert reader.read(4, 0, 1) == b"4"
+
+
+def test_too_many_files_open_elsewhere_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing that the reader could close."""
+    reader = make_reader(tmp_path, [CONTENT])
+
+    def fail(*arguments: object, **options: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(OSError, match="Too many open files") as caught:
+        reader.read(0, 0, 10)
+    assert caught.value.errno == errno.EMFILE
