@@ -612,3 +612,20 @@ def test_too_many_files_open_elsewhere_is_an_error_of_the_system(tmp_path: Path,
     with pytest.raises(OSError, match="Too many open files") as caught:
         reader.read(0, 0, 10)
     assert caught.value.errno == errno.EMFILE
+
+
+@_needs_proc
+def test_another_error_on_opening_a_file_costs_the_others_nothing(
+    tmp_path: Path, mmap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = make_reader(tmp_path, [CONTENT] * 3, mmap=mmap)
+    reader.read(0, 0, 1)
+    reader.read(1, 0, 1)
+
+    def fail(*arguments: object, **options: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+        patch.setattr(os, "open", fail)
+        reader.read(2, 0, 1)
+    assert sorted(open_in(tmp_path)) == ["shard-0", "shard-1"]
