@@ -625,7 +625,8 @@ def test_another_error_on_opening_a_file_costs_the_others_nothing(
     def fail(*arguments: object, **options: object) -> int:
         raise OSError(errno.EIO, "Input/output error")
 
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):
+    with monkeypatch.context() as patch:
         patch.setattr(os, "open", fail)
-        reader.read(2, 0, 1)
+        with pytest.raises(OSError, match="Input/output"):
+            reader.read(2, 0, 1)
     assert sorted(open_in(tmp_path)) == ["shard-0", "shard-1"]
