@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import xxhash
 
 from packer.index import RECORD
@@ -86,6 +87,8 @@ IN_FILE: dict[str, Callable[[bytes, Damage], bytes]] = {
     "delete": lambda content, d: content[: d.at] + content[d.at + d.length :],
     "insert": lambda content, d: content[: d.at] + _noise(d) + content[d.at :],
 }
+SAME_SIZE = ("flip bit", "flip bytes", "zero", "swap")
+"""What no size gives away."""
 KINDS = (*IN_FILE, "remove file", "exchange files")
 
 
@@ -128,6 +131,10 @@ def damages(folder: Path, at_least: int, seed: int = 0) -> list[Damage]:
 
     for damage in _of_whole_files(files):
         add(damage)
+    for region in _payloads(files):
+        for _ in range(2 * len(region.ranges)):
+            for kind in SAME_SIZE:
+                add(_in_region(kind, region, len(files[region.file]), chosen))
     struck = regions(folder)
     for _ in count():
         for region in struck:
@@ -187,6 +194,15 @@ def regions(folder: Path) -> list[Region]:
         kinds = {".mdb": _lmdb, ".h5": _hdf5, ".tar": _tar}
         found += kinds.get(path.suffix, _slices)(path, size)
     return [region for region in found if region.ranges]
+
+
+def _payloads(files: Files) -> Iterator[Region]:
+    """The payloads as the index has them, for each file of the container."""
+    places = np.frombuffer(files["index.npy"][512:], RECORD)["data"]
+    for number, shard in enumerate(json.loads(files["manifest.json"])["shards"]):
+        found = places[places["shard"] == number]
+        ranges = zip(found["offset"].tolist(), (found["offset"] + found["size"]).tolist(), strict=True)
+        yield Region(shard["file"], "payload in the index", tuple(ranges))
 
 
 def _slices(path: Path, size: int) -> list[Region]:
