@@ -268,9 +268,10 @@ class PackedDataset(Dataset):
         return data, self._stacked(targets)
 
     def _stacked(self, values: list[Any]) -> Any:
-        """What transforms gave, as one tensor or array where it has one shape; whole numbers count as such."""
-        if all(type(value) is int for value in values):
-            return self._reader.as_tensor(np.array(values, np.int64))
+        """What transforms gave, as one tensor or array where it has one shape; plain numbers have none."""
+        if isinstance(values[0], (bool, int, float, np.generic)) and len({type(value) for value in values}) == 1:
+            numbers = np.array(values)
+            return self._reader.as_tensor(numbers) if numbers.dtype.kind in "biufc" else values
         return stack(values)
 
     def __repr__(self) -> str:

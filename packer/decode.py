@@ -108,14 +108,16 @@ class ReadOptions:
             raise OptionError(f"output={self.output!r}; there are {', '.join(OUTPUTS)}")
         if self.mode is not None and self.mode not in MODES[1:]:
             raise OptionError(f"mode={self.mode!r} is none of Pillow's modes")
+        if not _are_numbers((self.max_pixels,), 1, 1, 2**62):
+            raise OptionError(f"max_pixels={self.max_pixels!r}; a number of pixels is expected")
         for name, size in (("min_size", self.min_size), ("size", self.size)):
             if size is not None and not _are_numbers(size, 2, 1, 2**31):
                 raise OptionError(f"{name}={size!r}; (height, width) in pixels is expected")
             object.__setattr__(self, name, size and tuple(size))
+        if self.size is not None and self.size[0] * self.size[1] > self.max_pixels:
+            raise OptionError(f"size={self.size!r} is more than max_pixels={self.max_pixels:,}")
         if self.background is not None and not _are_numbers(self.background, 3, 0, 255):
             raise OptionError(f"background={self.background!r}; (red, green, blue), 0 to 255 each, is expected")
-        if not _are_numbers((self.max_pixels,), 1, 1, 2**62):
-            raise OptionError(f"max_pixels={self.max_pixels!r}; a number of pixels is expected")
 
     @property
     def least_size(self) -> tuple[int, int] | None:
@@ -285,7 +287,10 @@ def _convert(picture: Image.Image, options: ReadOptions) -> Image.Image:
     if mode is None or picture.mode == mode:
         return picture
     if picture.mode[0] in "IF" and mode[0] not in "IF":
-        picture = Image.fromarray(_to_eight_bits(np.asarray(picture)))
+        scaled = Image.fromarray(_to_eight_bits(np.asarray(picture)))
+        scaled.info.update(picture.info)
+        scaled.info.pop("transparency", None)  # a value of the other depth
+        picture = scaled
     try:
         return _to_mode(picture, mode, transparent)
     except ValueError as error:

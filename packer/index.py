@@ -43,7 +43,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.errors import CorruptDatasetError, DatasetChangedError, TruncatedFileError
+from packer.errors import CorruptDatasetError, DatasetChangedError, DatasetError, TruncatedFileError
 from packer.files import OPEN_FLAGS, FileIdentity, MappedFile, OpenFile, discard, identify
 from packer.model import MODES, TYPES, Extent, Kept, display_name
 
@@ -232,19 +232,24 @@ class Index:
 
 
 def _open(path: Path, size_bytes: int, expected: FileIdentity | None, mmap: bool = False) -> OpenFile:
+    descriptor = -1
     try:
         descriptor = os.open(path, OPEN_FLAGS)
-    except OSError as error:
-        if expected and isinstance(error, FileNotFoundError):
-            raise DatasetChangedError.at(path, "removed since the dataset was opened") from None
-        raise CorruptDatasetError.at(path, error.strerror or type(error).__name__) from error
-    file = OpenFile(descriptor, path, size_bytes)
-    info = os.fstat(descriptor)
-    if expected and identify(info) != expected:
-        raise DatasetChangedError.at(path, "replaced or changed since the dataset was opened")
-    if info.st_size != size_bytes:
-        raise TruncatedFileError.sized(path, info.st_size, size_bytes)
-    return MappedFile(os.dup(descriptor), path, size_bytes) if mmap else file
+        info = os.fstat(descriptor)
+        if expected and identify(info) != expected:
+            raise DatasetChangedError.at(path, "replaced or changed since the dataset was opened")
+        if info.st_size != size_bytes:
+            raise TruncatedFileError.sized(path, info.st_size, size_bytes)
+        return (MappedFile if mmap else OpenFile)(descriptor, path, size_bytes)
+    except BaseException as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if isinstance(error, FileNotFoundError):
+            changed = DatasetChangedError.at(path, "removed since the dataset was opened")
+            raise (changed if expected else CorruptDatasetError.at(path, "missing")) from None
+        if isinstance(error, OSError):  # no damage: too many open files, no permission, a server that went away
+            raise DatasetError.at(path, f"cannot be read: {error.strerror or error}") from error
+        raise
 
 
 class Names(Sequence[str]):

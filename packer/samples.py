@@ -10,7 +10,7 @@ import numpy as np
 from packer.batches import fill_batch, read_arrays
 from packer.buffers import BufferPool
 from packer.decode import ReadOptions, decode_array, decode_picture
-from packer.errors import OptionError
+from packer.errors import DatasetError, OptionError
 from packer.index import Record
 from packer.model import TYPES_BY_NAME
 from packer.store import Store
@@ -81,6 +81,9 @@ class SampleReader:
             picture = decode_picture(payload, record, self._options)
         except OptionError:
             raise
+        except MemoryError as error:
+            problem = f"not enough memory to decode sample {number} ({self._store.name(number)!r})"
+            raise DatasetError.at(self._store.extents.path(record.shard), problem) from error
         # Any class may come out of a decoder; what reaches the training loop must name the sample.
         except Exception as error:
             raise self._store.corrupt(number, record, f"cannot be decoded ({type(error).__name__}: {error})") from error

@@ -594,3 +594,15 @@ def test_a_batch_is_the_same_in_every_format(labelled: dict[str, Path], pictures
     for paths, options in ((labelled, {}), (pictures, {"size": (20, 20)})):
         found = [open_dataset(path, output="numpy", **options)[[1, 0, 5]] for path in paths.values()]
         assert all(same(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize(
+    "function, dtype", [(float, torch.float64), (bool, torch.bool), (np.float32, torch.float32), (int, torch.int64)], ids=str
+)
+def test_numbers_that_a_transform_gives_are_one_tensor(
+    labelled: dict[str, Path], format_name: str, function: Any, dtype: torch.dtype
+) -> None:
+    data = open_dataset(labelled[format_name], output="torch", target_transform=function)
+    _, targets = data[[0, 1, -1]]
+    assert targets.dtype == dtype
+    assert targets.tolist() == [data[i][1] for i in (0, 1, -1)]

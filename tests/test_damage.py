@@ -1087,14 +1087,17 @@ def test_many_shards_are_read_with_few_open_files(tmp_path: Path, sharded: str, 
     assert (result.stdout, result.stderr) == ("300 [] True True\n", "")
 
 
-def test_too_many_open_files_are_not_called_damage(packed: Packed) -> None:
+@pytest.mark.parametrize("mmap", [False, True])
+@pytest.mark.parametrize("index_is_open", [False, True])
+def test_too_many_open_files_are_not_called_damage(packed: Packed, index_is_open: bool, mmap: bool) -> None:
     """The machine's limit is reached; "copy the dataset again" would send the user on a wrong way."""
     script = """
         import os, resource, sys
         sys.modules["torch"] = None
-        from packer import CorruptSampleError, open_dataset
-        data = open_dataset(sys.argv[1], output="bytes")
-        data.targets
+        from packer import CorruptDatasetError, CorruptSampleError, DatasetError, open_dataset
+        data = open_dataset(sys.argv[1], output="bytes", mmap=sys.argv[3] == "True")
+        if sys.argv[2] == "True":
+            data.targets
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
         held = []
         try:
@@ -1104,12 +1107,12 @@ def test_too_many_open_files_are_not_called_damage(packed: Packed) -> None:
             pass
         try:
             data[0]
-        except Exception as error:
-            print(isinstance(error, CorruptSampleError), "Too many open files" in str(error))
+        except DatasetError as error:
+            print(isinstance(error, (CorruptSampleError, CorruptDatasetError)), "Too many open files" in str(error))
         for descriptor in held:
             os.close(descriptor)
         print(len(data[0][0]))
     """
-    command = [sys.executable, "-c", textwrap.dedent(script), str(packed.path)]
+    command = [sys.executable, "-c", textwrap.dedent(script), str(packed.path), str(index_is_open), str(mmap)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (result.stdout, result.stderr) == (f"False True\n{len(packed.payloads[0])}\n", "")

@@ -317,12 +317,12 @@ def test_an_option_that_does_not_exist_is_refused(packed: Packed, options: dict[
     [
         {"min_size": 224}, {"min_size": (0, 5)}, {"min_size": (5,)}, {"min_size": (-1, 5)}, {"min_size": (1.5, 2)},
         {"background": "white"}, {"background": 255}, {"background": (1, 2)}, {"background": (256, 0, 0)},
-        {"max_pixels": 0}, {"max_pixels": None},
+        {"max_pixels": 0}, {"max_pixels": None}, {"size": (100_000, 100_000)},
     ],
     ids=repr,
 )  # fmt: skip
 def test_an_option_without_sense_is_refused_at_once_and_not_called_damage(packed: Packed, options: dict[str, Any]) -> None:
-    """`min_size=224` reached the decoder, and every sample was "corrupt: copy the dataset again"."""
+    """`min_size=224`, or a size beyond all memory, reached the decoder: every sample was "corrupt: copy the dataset again"."""
     (name,) = options
     with pytest.raises(OptionError, match=f"{name}="):
         open_dataset(packed.labelled, **options)

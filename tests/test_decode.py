@@ -530,7 +530,8 @@ def scales(stored: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def record_of(mode: str, orientation: int = 1) -> Record:
-    return Record(0, 0, 0, TYPES_BY_NAME["jpeg"].code, MODES.index(mode), orientation, 0, 0, 0, 1, 0, 0, 0, 0)
+    empty = Record._make([0] * len(Record._fields))
+    return empty._replace(type=TYPES_BY_NAME["jpeg"].code, mode=MODES.index(mode), orientation=orientation)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
@@ -814,3 +815,15 @@ def test_options_leave_arrays_alone(arrays: Files) -> None:
     plain = partial(arrays.read, "column order.npy")
     for options in ({"mode": None}, {"orient": True}, {"background": (0, 0, 0)}, {"min_size": (1, 1)}, {"max_pixels": 1}):
         assert np.array_equal(plain(**options), plain())
+
+
+def test_a_deep_picture_keeps_its_exif_when_it_is_scaled(tmp_path: Path) -> None:
+    """A transform that turns pictures by it would leave these lying."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((4, 6), 40_000, np.uint16)).save(buffer, "PNG", exif=exif)
+    output = pack(write_tree(tmp_path / "in", {"a.png": buffer.getvalue()}), "lmdb", workers=1).output
+    picture = open_dataset(output)[0]
+    assert (picture.mode, picture.getpixel((0, 0))) == ("RGB", (156, 156, 156))
+    assert picture.getexif()[0x0112] == 6
