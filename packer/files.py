@@ -31,6 +31,7 @@ __all__ = [
 
 _LARGE_BYTES = 16 << 20
 _HEAD_BYTES = 64 << 10
+_MOST_ASKED_BYTES = 64 << 20  # what is larger is read ahead by the system while it is read
 _ASKED_BYTES = 128 << 10  # of a longer range Linux reads only so much ahead, where the device's limit is its usual one
 _HAS_PREAD = hasattr(os, "preadv")
 _HAS_FADVISE = hasattr(os, "posix_fadvise")
@@ -190,7 +191,7 @@ class OpenFile:
     def ask_ahead(self, offset: int, size: int) -> None:
         """Tell the system that this range is wanted soon, and return at once; where it cannot be told, nothing happens."""
         if _HAS_FADVISE:
-            end = offset + size
+            end = offset + min(size, _MOST_ASKED_BYTES)
             for start in range(offset, end, _ASKED_BYTES):
                 os.posix_fadvise(self._descriptor, start, min(_ASKED_BYTES, end - start), os.POSIX_FADV_WILLNEED)
 
@@ -205,6 +206,10 @@ class OpenFile:
         data = self._read_some(self._lock, offset, len(buffers[0]))
         buffers[0][: len(data)] = data
         return len(data)
+
+    def identity(self) -> FileIdentity:
+        """What the file is now; another one than at first if somebody wrote to it meanwhile."""
+        return identify(os.fstat(self._descriptor))
 
     def __del__(self, close: object = os.close) -> None:
         # The name `os` may be gone while the interpreter ends.
@@ -244,6 +249,6 @@ class MappedFile(OpenFile):
     def ask_ahead(self, offset: int, size: int) -> None:
         """Tell the system that this range is wanted soon."""
         if _HAS_MADVISE:
-            end = offset + size
+            end = offset + min(size, _MOST_ASKED_BYTES)
             for start in range(offset - offset % mmap.PAGESIZE, end, _ASKED_BYTES):
                 self._map.madvise(mmap.MADV_WILLNEED, start, min(_ASKED_BYTES, end - start))

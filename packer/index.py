@@ -44,7 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import CorruptDatasetError, DatasetChangedError, DatasetError, TruncatedFileError
-from packer.files import OPEN_FLAGS, FileIdentity, MappedFile, OpenFile, discard, identify
+from packer.files import OPEN_FLAGS, FileIdentity, OpenFile, discard
 from packer.model import MODES, TYPES, Extent, Kept, display_name
 
 __all__ = ["INDEX_FILE", "NAMES_FILE", "RECORD", "Index", "IndexWriter", "Names", "Record", "index_size"]
@@ -61,13 +61,14 @@ RECORD = np.dtype([("name_end", "<u8"), ("label", "<i8"), ("data", _FIELD)])
 _RECORD_BYTES = RECORD.itemsize
 
 _STRUCT = struct.Struct("<QqIBBBxIII4xQQQ")
-_unpack = _STRUCT.unpack
+_unpack_from = _STRUCT.unpack_from
 _new_tuple = tuple.__new__
 _HEADER_BYTES = 512
 _MODE_CODES = {mode: code for code, mode in enumerate(MODES)}
 _TYPE_CODES = {kind.name: kind.code for kind in TYPES}
 _BLOCK = 65_536  # records a step where all are gone through
 _NAME_BLOCK = 4 << 20
+_TABLE_BYTES = 16 << 20  # 262,000 samples; a larger index is not held in memory, once in each worker
 
 
 class Record(NamedTuple):
@@ -171,16 +172,16 @@ def _blocks(extents: Iterable[Extent]) -> Iterator[list[Extent]]:
 
 
 class Index:
-    """Index and names of a dataset, open but not in memory: records are read when they are asked for.
+    """Index and names of a dataset: a small index is kept in memory, of a large one records are read when they are asked for.
 
-    Not mapped unless asked for: a copy over a mapped file (``cp`` truncates it first) ends every process that looks at it with
-    a bus error. Reading a record instead costs a microsecond.
+    Never mapped: a copy over a mapped file (``cp`` truncates it first) ends every process that looks at it with a bus error.
+    After each read it is asked whether somebody wrote to the file meanwhile: of an index that moved by one record, each sample
+    is another one, with its own sound digest.
 
     Args:
         folder: the dataset.
         samples: number of samples, from the manifest.
         expected: identities of index and names where they were looked at before, by file name.
-        mmap: map the records.
 
     Raises:
         DatasetChangedError: one of the files is another than the one that was looked at.
@@ -188,30 +189,35 @@ class Index:
         CorruptDatasetError: the header is not the one of this layout.
     """
 
-    def __init__(
-        self, folder: Path, samples: int, expected: Mapping[str, FileIdentity] | None = None, *, mmap: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, samples: int, expected: Mapping[str, FileIdentity] | None = None) -> None:
         expected = expected or {}
         self._samples = samples
-        self._records = _open(Path(folder, INDEX_FILE), index_size(samples), expected.get(INDEX_FILE), mmap)
-        if self._records.read(0, _HEADER_BYTES) != _header(samples):
+        size = index_size(samples)
+        self._records = _IndexFile(Path(folder, INDEX_FILE), size, expected.get(INDEX_FILE))
+        self._table = self._records.read(0, size) if size <= _TABLE_BYTES else b""
+        header = self._table[:_HEADER_BYTES] or self._records.read(0, _HEADER_BYTES)
+        if header != _header(samples):
             raise CorruptDatasetError.at(self._records.path, f"its header is not that of an index of {samples:,} samples")
         names_size = self[samples - 1].name_end if samples else 0
-        self._names = _open(Path(folder, NAMES_FILE), names_size, expected.get(NAMES_FILE))
+        self._names = _IndexFile(Path(folder, NAMES_FILE), names_size, expected.get(NAMES_FILE))
 
     def __len__(self) -> int:
         return self._samples
 
     def __getitem__(self, index: int) -> Record:
-        data = self._records.read(_HEADER_BYTES + index * _RECORD_BYTES, _RECORD_BYTES)
-        return _new_tuple(Record, _unpack(data))  # half the time of Record._make
+        place = _HEADER_BYTES + index * _RECORD_BYTES
+        table = self._table
+        # tuple.__new__ takes half the time of Record._make
+        return _new_tuple(
+            Record, _unpack_from(table, place) if table else _unpack_from(self._records.read(place, _RECORD_BYTES))
+        )
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """All records in order, up to 65,536 at a time: dtype ``RECORD``, shape (n,), private."""
         for start in range(0, self._samples, _BLOCK):
-            block = np.empty(min(_BLOCK, self._samples - start), RECORD)
-            self._records.read_into(_HEADER_BYTES + start * RECORD.itemsize, block.view(np.uint8).data)
-            yield block
+            count = min(_BLOCK, self._samples - start)
+            data = self._records.read(_HEADER_BYTES + start * _RECORD_BYTES, count * _RECORD_BYTES)
+            yield np.frombuffer(bytearray(data), RECORD)
 
     def name(self, index: int) -> bytes:
         """The original relative path of a sample, raw bytes.
@@ -231,25 +237,41 @@ class Index:
             yield self._names.read(start, min(_NAME_BLOCK, self._names.size_bytes - start))
 
 
-def _open(path: Path, size_bytes: int, expected: FileIdentity | None, mmap: bool = False) -> OpenFile:
-    descriptor = -1
-    try:
-        descriptor = os.open(path, OPEN_FLAGS)
-        info = os.fstat(descriptor)
-        if expected and identify(info) != expected:
-            raise DatasetChangedError.at(path, "replaced or changed since the dataset was opened")
-        if info.st_size != size_bytes:
-            raise TruncatedFileError.sized(path, info.st_size, size_bytes)
-        return (MappedFile if mmap else OpenFile)(descriptor, path, size_bytes)
-    except BaseException as error:
-        if descriptor >= 0:
-            os.close(descriptor)
-        if isinstance(error, FileNotFoundError):
-            changed = DatasetChangedError.at(path, "removed since the dataset was opened")
-            raise (changed if expected else CorruptDatasetError.at(path, "missing")) from None
-        if isinstance(error, OSError):  # no damage: too many open files, no permission, a server that went away
+class _IndexFile:
+    """A file that must stay as it was when it was opened."""
+
+    def __init__(self, path: Path, size_bytes: int, expected: FileIdentity | None) -> None:
+        self.path = path
+        self.size_bytes = size_bytes
+        try:
+            self._file = OpenFile(os.open(path, OPEN_FLAGS), path, size_bytes)
+            self._identity = self._file.identity()
+        except FileNotFoundError:
+            if expected:
+                raise DatasetChangedError.at(path, "removed since the dataset was opened") from None
+            raise CorruptDatasetError.at(path, "missing") from None
+        except OSError as error:  # no damage: too many open files, no permission, a server that went away
             raise DatasetError.at(path, f"cannot be read: {error.strerror or error}") from error
-        raise
+        if expected and self._identity != expected:
+            raise DatasetChangedError.at(path, "replaced or changed since the dataset was opened")
+        if self._identity.size_bytes != size_bytes:
+            raise TruncatedFileError.sized(path, self._identity.size_bytes, size_bytes)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A range of bytes as it was when the file was opened.
+
+        Raises:
+            DatasetChangedError: somebody wrote to the file since.
+            DatasetError: it cannot be read.
+        """
+        try:
+            data = self._file.read(offset, size)
+            same = self._file.identity() == self._identity
+        except OSError as error:
+            raise DatasetError.at(self.path, f"cannot be read: {error.strerror or error}") from error
+        if not same:
+            raise DatasetChangedError.at(self.path, "changed since the dataset was opened")
+        return data
 
 
 class Names(Sequence[str]):

@@ -68,6 +68,7 @@ _MAX_VALUES = 4 << 20
 """A manifest with more commas and opening brackets is neither read nor written. 64 MiB of ``[],[],`` would take gigabytes as
 Python objects; a data set of four million persons has as many classes."""
 _MAX_SAMPLES = 2**40
+_MAX_NAME_BYTES = 1 << 17  # a path may be longer than the 4,096 bytes that one system call takes
 _MAX_HEADER_BYTES = 1 << 20  # as ``packer.npyheader`` has it
 _MAX_WORD = 255
 
@@ -279,6 +280,8 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         raise _ManifestError(f"files {sorted(files)}, expected {INDEX_FILE}, {NAMES_FILE} and {REPORT_FILE}")
     if files[INDEX_FILE].size_bytes != index_size(samples):
         raise _ManifestError(f"{samples:,} samples, but an index of {files[INDEX_FILE].size_bytes:,} bytes")
+    if files[NAMES_FILE].size_bytes > samples * _MAX_NAME_BYTES:  # all of it is digested when the dataset is opened
+        raise _ManifestError(f"{samples:,} samples, but names of {files[NAMES_FILE].size_bytes:,} bytes")
     named = [shard.file for shard in shards]
     if len(set(named)) < len(named) or not set(named).isdisjoint({*files, MANIFEST_FILE}):
         raise _ManifestError("two files with the same name")

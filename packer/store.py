@@ -94,7 +94,7 @@ class Store:
         # No functools.cached_property: before Python 3.12 it holds a lock, and a process that is forked while a thread makes
         # its first read would wait for that lock for ever.
         if self._index is None:
-            self._index = Index(self.path, self.manifest.samples, self._identities, mmap=self.mmap)
+            self._index = Index(self.path, self.manifest.samples, self._identities)
         return self._index
 
     @property

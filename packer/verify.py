@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.errors import CorruptDatasetError, DatasetError
+from packer.errors import CorruptDatasetError, DatasetError, TruncatedFileError
 from packer.extents import ExtentReader
 from packer.files import file_digest
 from packer.index import INDEX_FILE, NAMES_FILE, Index
@@ -58,7 +58,8 @@ def verify_dataset(path: str | os.PathLike[str], on_progress: OnProgress | None 
         index = store.index
     except CorruptDatasetError as error:
         yield Finding(error.path.name, error.problem)
-        yield from _lost_samples(Path(os.path.abspath(path)), on_progress)
+        if isinstance(error, TruncatedFileError):
+            yield from _lost_samples(Path(os.path.abspath(path)), on_progress)
         return
     manifest = store.manifest
     if not _names_are_in_order(index):
@@ -95,6 +96,8 @@ def payload_findings(
             problem = error.problem
         except OSError as error:
             problem = f"cannot be read: {error.strerror}"
+        except MemoryError:
+            problem = f"{record.size:,} bytes, more than there is memory for"
         if problem:
             yield Finding(extents.path(record.shard).name, problem, i, _name(index, i))
         if on_progress and (i + 1) % _PROGRESS_EVERY == 0:

@@ -105,6 +105,13 @@ def sized(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
     return lambda m: (m["shards"][0] if name == "shard" else m["files"][name]).update(bytes=value)
 
 
+def endless_names(folder: Path) -> None:
+    """Nothing contradicts; to compare their digest would take minutes."""
+    forge_index(folder, put("name_end", 2**40, -1))
+    os.truncate(folder / "names.bin", 2**40)
+    changed(sized("names.bin", 2**40))(folder)
+
+
 AT_OPEN: dict[str, Case] = {
     "a shard outside": changed(lambda m: m["shards"][0].update(file="../sound/names.bin")),
     "a shard with an absolute name": changed(lambda m: m["shards"][0].update(file="/dev/zero")),
@@ -122,8 +129,9 @@ AT_OPEN: dict[str, Case] = {
     **{
         f"{value:.4g} bytes of a {name}": changed(sized(name, value))
         for name in ("shard", "names.bin", "index.npy", "report.jsonl")
-        for value in (2**62, 2**63, 2**64 - 1)
+        for value in (2**40, 2**62, 2**63, 2**64 - 1)
     },
+    "names of a terabyte": endless_names,
     **{f"{value:.4g} samples": changed(lambda m, value=value: m.update(samples=value)) for value in (2**40, 2**63, 2**64 - 1)},
     "samples that the shards have not": changed(lambda m: m.update(samples=m["samples"] + 1)),
     "samples that the index has not": changed(lambda m: (m.update(samples=2**39), m["shards"][0].update(samples=2**39))),

@@ -1018,6 +1018,33 @@ CUT_WHILE_OPEN = """
 """
 
 
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("read_before", [False, True])
+def test_an_index_that_is_written_to_while_open_gives_no_other_sample(
+    packed: Packed, work: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool, read_before: bool
+) -> None:
+    """Shifted by one record, each number had the next sample's bytes, name and label, with the right digest."""
+    if not in_memory:
+        monkeypatch.setattr("packer.index._TABLE_BYTES", 0)
+    data = open_dataset(work, output="bytes")
+    truth = list(zip(packed.payloads, packed.targets, strict=True))
+    if read_before:
+        assert data[0] == truth[0]
+    path = Path(work, "index.npy")
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(content[:512] + content[576:] + bytes(64))
+    for i in range(len(data)):
+        with contextlib.suppress(DatasetChangedError):
+            assert data[i] == truth[i]
+        with contextlib.suppress(DatasetChangedError):
+            assert data.__getitems__([i]) == [truth[i]]
+        with contextlib.suppress(DatasetChangedError):
+            assert data.names[i] == packed.names[i]
+    with contextlib.suppress(DatasetChangedError):
+        assert data.targets.tolist() == packed.targets
+
+
 @pytest.mark.parametrize("name", ["index.npy", "names.bin"])
 def test_an_index_cut_while_open_is_no_signal(packed: Packed, work: Path, name: str) -> None:
     """Only mmap=True is documented to end the process with a bus error where a file is truncated under it."""

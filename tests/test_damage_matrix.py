@@ -155,7 +155,6 @@ def test_damage_to_the_containers_of_an_open_dataset_gives_the_right_data_or_an_
     assert set(found) == {"right", "error"}
 
 
-@pytest.mark.xfail(strict=True, reason="an index that is written to in place is read as it is")
 @each("mixed")
 def test_damage_to_the_index_of_an_open_dataset_gives_the_right_data_or_an_error(sound: Sound) -> None:
     wanted = [damage for damage in chosen(sound) if touches_the_index(damage)][::3]

@@ -183,7 +183,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         shards=tuple(ShardEntry(f"part {i}", draw(st.integers(0, 2**62)), n, draw(_DIGESTS)) for i, n in enumerate(counts)),
         files={
             "index.npy": FileEntry(512 + 64 * sum(counts), draw(_DIGESTS)),
-            "names.bin": draw(_ENTRIES),
+            "names.bin": FileEntry(draw(st.integers(0, sum(counts) << 17)), draw(_DIGESTS)),
             "report.jsonl": draw(_ENTRIES),
         },
         options=draw(_JSON),
