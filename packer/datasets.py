@@ -91,6 +91,7 @@ class PackedDataset(Dataset):
             raise DatasetError.at(self._store.path, problem)
         self._selection: NDArray[np.unsignedinteger[Any]] | None = None
         self._length = len(self._store)
+        self._has_labels = bool(self._store.manifest.classes)
         self._targets: NDArray[np.int64] | None = None
 
     @property
@@ -127,9 +128,12 @@ class PackedDataset(Dataset):
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is not int and are_several(index):
+        if type(index) is int and 0 <= index < self._length and self._selection is None:
+            number = index
+        elif are_several(index):
             return self._batch(self._numbers(index))
-        number = self._number(index)
+        else:
+            number = self._number(index)
         return self._sample(number, self._store.index[number])
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Any]:
@@ -236,16 +240,13 @@ class PackedDataset(Dataset):
         return records
 
     def _sample(self, number: int, record: Record) -> Any:
-        data = self._data(number, record)
-        return (data, self._target(number, record)) if self._store.manifest.classes else data
-
-    def _data(self, number: int, record: Record) -> Any:
         data = self._reader.one(number, record)
-        return data if self.transform is None else self._call(self.transform, data, number)
+        if self.transform is not None:
+            data = self._call(self.transform, data, number)
+        return (data, self._target(number, record)) if self._has_labels else data
 
     def _target(self, number: int, record: Record) -> Any:
-        target = record.label
-        return target if self.target_transform is None else self._call(self.target_transform, target, number)
+        return record.label if self.target_transform is None else self._call(self.target_transform, record.label, number)
 
     def _call(self, function: Callable[[Any], Any], value: Any, number: int) -> Any:
         try:
@@ -261,8 +262,9 @@ class PackedDataset(Dataset):
         if self.transform is None:
             data = self._reader.batch(numbers, records)
         else:
-            data = self._stacked([self._data(number, record) for number, record in zip(numbers, records, strict=True)])
-        if not self._store.manifest.classes:
+            samples = (self._reader.one(number, record) for number, record in zip(numbers, records, strict=True))
+            data = self._stacked([self._call(self.transform, *pair) for pair in zip(samples, numbers, strict=True)])
+        if not self._has_labels:
             return data
         targets = [self._target(number, record) for number, record in zip(numbers, records, strict=True)]
         return data, self._stacked(targets)

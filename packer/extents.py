@@ -56,7 +56,6 @@ class ExtentReader:
     def __init__(self, folder: Path, shards: tuple[ShardEntry, ...], *, mmap: bool = False) -> None:
         self.folder = folder
         self._shards = shards
-        self._sizes = tuple(shard.size_bytes for shard in shards)
         self._mmap = mmap
         self._files: dict[int, OpenFile] = {}
         self.folder_identity = identify(os.stat(folder))
@@ -71,20 +70,24 @@ class ExtentReader:
             TruncatedFileError: the shard became shorter since it was opened.
             OSError: the file system cannot read it.
         """
-        self._require_inside(shard, offset, size)
-        return self._file(shard).read(offset, size) if size else b""
+        if not size:
+            self._require_inside(shard, offset, size)
+            return b""
+        return self._file(shard, offset, size).read(offset, size)
 
     def read_into(self, shard: int, offset: int, *buffers: memoryview) -> None:
         """Fill writable buffers of bytes, one after the other, from one range of a shard; raises as ``read`` does."""
         size = sum(map(len, buffers))
-        self._require_inside(shard, offset, size)
-        if size:
-            self._file(shard).read_into(offset, *buffers)
+        if not size:
+            self._require_inside(shard, offset, size)
+            return
+        self._file(shard, offset, size).read_into(offset, *buffers)
 
     def view(self, shard: int, offset: int, size: int) -> memoryview:
         """A range of bytes to look at, read-only, without a copy where the shards are mapped; raises as ``read`` does."""
-        self._require_inside(shard, offset, size)
-        return self._file(shard).view(offset, size) if size else memoryview(b"")
+        if not size:
+            return memoryview(self.read(shard, offset, size))
+        return self._file(shard, offset, size).view(offset, size)
 
     def ask_ahead(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Have the system read ranges into its memory while something else is done. Advice: it never fails.
@@ -94,8 +97,7 @@ class ExtentReader:
         """
         for shard, offset, size in _joined(ranges):
             try:
-                self._require_inside(shard, offset, size)
-                self._file(shard).ask_ahead(offset, size)
+                self._file(shard, offset, size).ask_ahead(offset, size)
             except (DatasetError, OSError):
                 continue  # what is wrong with a range is said when it is read, with the name of its sample
 
@@ -104,24 +106,26 @@ class ExtentReader:
         return Path(self.folder, self._shards[shard].file) if 0 <= shard < len(self._shards) else self.folder
 
     def _require_inside(self, shard: int, offset: int, size: int) -> None:
-        if not 0 <= shard < len(self._sizes) or offset + size > self._sizes[shard]:
+        if not 0 <= shard < len(self._shards) or not 0 <= offset <= self._shards[shard].size_bytes - size:
             raise CorruptDatasetError.at(
                 self.path(shard), f"bytes {offset:,} to {offset + size:,} are not inside the container"
             )
 
-    def _file(self, shard: int) -> OpenFile:
-        """An open shard. The caller's reference keeps it open, whoever drops it from the list meanwhile."""
+    def _file(self, shard: int, offset: int, size: int) -> OpenFile:
+        """An open shard that has this range. The caller's reference keeps it open, whoever drops it from the list meanwhile."""
         file = self._files.get(shard)
-        if file is None:
-            try:
-                file = self._open(shard)
-            except OSError as error:
-                if error.errno not in _TOO_MANY_OPEN or not self._files:
-                    raise
-                self._drop_oldest(0)  # others in this process need descriptors, too, such as a second dataset
-                file = self._open(shard)
-            self._files[shard] = file
-            self._drop_oldest(_most_open())
+        if file is not None and 0 <= offset <= file.size_bytes - size:
+            return file
+        self._require_inside(shard, offset, size)
+        try:
+            file = self._open(shard)
+        except OSError as error:
+            if error.errno not in _TOO_MANY_OPEN or not self._files:
+                raise
+            self._drop_oldest(0)  # others in this process need descriptors, too, such as a second dataset
+            file = self._open(shard)
+        self._files[shard] = file
+        self._drop_oldest(_most_open())
         return file
 
     def _drop_oldest(self, keep: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,19 +37,18 @@ class SampleReader:
         self._options = options
         self._buffers = BufferPool()
         self.as_tensor = tensor_maker(options.output)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SampleReader, (self._store, self._options)
-
-    def one(self, number: int, record: Record) -> Any:
+        self.one: Callable[[int, Record], Any] = store.payload if options.output == "bytes" else self._decoded
         """A sample by itself: the file's bytes, a PIL image, or a private array or tensor.
 
         Raises:
             DatasetError: it cannot be read or decoded, or is not as it was packed.
             OptionError: Pillow cannot convert this picture to the mode asked for.
         """
-        if self._options.output == "bytes":
-            return self._store.payload(number, record)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SampleReader, (self._store, self._options)
+
+    def _decoded(self, number: int, record: Record) -> Any:
         data = self._decode(number, record)
         return self.as_tensor(np.asarray(data, order="C")) if isinstance(data, np.ndarray) else data
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from packer.errors import (
     CorruptDatasetError,
@@ -127,10 +128,12 @@ class Store:
         header = self.manifest.header
         try:
             body = self.extents.read(record.shard, record.offset, record.size)
+            if header:
+                body = header + body
         except (DatasetError, OSError, MemoryError) as error:
             self._fail(index, record, error)
-        self._require_sound(index, record, header, body)
-        return header + body if header else body
+        self._require_sound(index, record, b"", body)
+        return body
 
     def read_array_into(self, index: int, record: Record, header: bytes, row: memoryview) -> bool:
         """Read the elements of an ``.npy`` file straight to where they are wanted.
@@ -190,7 +193,7 @@ class Store:
         self.extents.ask_ahead([(record.shard, record.offset, record.size) for record in records])
 
     def _require_sound(self, index: int, record: Record, header: bytes, body: bytes | memoryview) -> None:
-        if self.verify and (payload_digest(header, body) if header else xxhash.xxh3_64_intdigest(body)) != record.digest:
+        if self.verify and payload_digest(header, body) != record.digest:
             raise self.corrupt(index, record, "its bytes are not those that were packed (the digest differs)")
         if record.label not in self._valid_labels:
             raise self.corrupt(index, record, f"its label {record.label} is that of no class")
@@ -241,7 +244,7 @@ class SampleView:
 def payload_digest(header: bytes, body: bytes | memoryview) -> int:
     """xxh3-64 of a file's bytes, of which the first may be kept once for all files."""
     if not header:
-        return xxhash.xxh3_64_intdigest(body)
+        return xxh3_64_intdigest(body)
     digest = xxhash.xxh3_64(header)
     digest.update(body)
     return digest.intdigest()
