@@ -213,11 +213,11 @@ class Index:
         )
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """All records in order, up to 65,536 at a time: dtype ``RECORD``, shape (n,), private."""
+        """All records in order, up to 65,536 at a time: dtype ``RECORD``, shape (n,), read-only."""
         for start in range(0, self._samples, _BLOCK):
             count = min(_BLOCK, self._samples - start)
             data = self._records.read(_HEADER_BYTES + start * _RECORD_BYTES, count * _RECORD_BYTES)
-            yield np.frombuffer(bytearray(data), RECORD)
+            yield np.frombuffer(data, RECORD)
 
     def name(self, index: int) -> bytes:
         """The original relative path of a sample, raw bytes.

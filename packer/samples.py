@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,20 +35,22 @@ class SampleReader:
     def __init__(self, store: Store, options: ReadOptions) -> None:
         self._store = store
         self._options = options
+        self._gives_bytes = options.output == "bytes"
         self._buffers = BufferPool()
         self.as_tensor = tensor_maker(options.output)
-        self.one: Callable[[int, Record], Any] = store.payload if options.output == "bytes" else self._decoded
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SampleReader, (self._store, self._options)
+
+    def one(self, number: int, record: Record) -> Any:
         """A sample by itself: the file's bytes, a PIL image, or a private array or tensor.
 
         Raises:
             DatasetError: it cannot be read or decoded, or is not as it was packed.
             OptionError: Pillow cannot convert this picture to the mode asked for.
         """
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SampleReader, (self._store, self._options)
-
-    def _decoded(self, number: int, record: Record) -> Any:
+        if self._gives_bytes:
+            return self._store.payload(number, record)
         data = self._decode(number, record)
         return self.as_tensor(np.asarray(data, order="C")) if isinstance(data, np.ndarray) else data
 
