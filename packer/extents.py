@@ -125,7 +125,7 @@ class ExtentReader:
             self._drop_oldest(0)  # others in this process need descriptors, too, such as a second dataset
             file = self._open(shard)
         self._files[shard] = file
-        self._drop_oldest(_most_open())
+        self._drop_oldest(_most_open(file.descriptors))
         return file
 
     def _drop_oldest(self, keep: int) -> None:
@@ -164,12 +164,12 @@ class ExtentReader:
             raise
 
 
-def _most_open() -> int:
-    """How many files a reader may keep open, as the limit of the process is now."""
+def _most_open(descriptors: int) -> int:
+    """How many files of so many descriptors each a reader may keep open, as the limit of the process is now."""
     if sys.platform == "win32":
         return _MAX_OPEN
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _MAX_OPEN if limit == resource.RLIM_INFINITY else max(4, min(_MAX_OPEN, limit // _SHARE_OF_LIMIT))
+    return _MAX_OPEN if limit == resource.RLIM_INFINITY else max(4, min(_MAX_OPEN, limit // (_SHARE_OF_LIMIT * descriptors)))
 
 
 def _joined(ranges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:

@@ -264,7 +264,7 @@ def test_nothing_is_open_before_something_is_read(tmp_path: Path, mmap: bool) ->
     reader = make_reader(tmp_path, [CONTENT] * 3, mmap=mmap)
     assert open_in(tmp_path) == []
     reader.read(1, 0, 10)
-    assert open_in(tmp_path) == ["shard-1"]
+    assert set(open_in(tmp_path)) == {"shard-1"}
 
 
 @_needs_proc
@@ -294,8 +294,8 @@ def test_at_most_64_files_are_open_and_the_oldest_go_first(tmp_path: Path, mmap:
     reader = make_reader(tmp_path, [b"%03d" % i for i in range(100)], mmap=mmap)
     for i in range(100):
         assert reader.read(i, 0, 3) == b"%03d" % i
-        assert len(open_in(tmp_path)) <= _MAX_OPEN
-    assert sorted(open_in(tmp_path)) == sorted(f"shard-{i}" for i in range(100 - _MAX_OPEN, 100))
+        assert len(set(open_in(tmp_path))) <= _MAX_OPEN
+    assert set(open_in(tmp_path)) == {f"shard-{i}" for i in range(100 - _MAX_OPEN, 100)}
     assert reader.read(0, 0, 3) == b"000"
 
 
@@ -426,6 +426,7 @@ def test_a_long_range_is_asked_for_in_pieces_that_every_device_takes(tmp_path: P
     """Linux cuts one call silently at the device's read-ahead limit, usually 128 KiB."""
     calls: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, offset, size, advice: calls.append((offset, size)))
+    monkeypatch.setattr("packer.files._NOWAIT", None)  # or what is in memory would not be asked for
     reader = make_reader(tmp_path, [bytes(1_000_000)])
     reader.ask_ahead([(0, 5, 300_000), (0, 300_005, 400_000), (0, 999_999, 1)])
     assert max(size for _, size in calls) <= 128 << 10
@@ -629,4 +630,15 @@ def test_another_error_on_opening_a_file_costs_the_others_nothing(
         patch.setattr(os, "open", fail)
         with pytest.raises(OSError, match="Input/output"):
             reader.read(2, 0, 1)
-    assert sorted(open_in(tmp_path)) == ["shard-0", "shard-1"]
+    assert set(open_in(tmp_path)) == {"shard-0", "shard-1"}
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system cannot be asked what it has in memory")
+def test_a_long_range_that_is_in_memory_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mmap: bool) -> None:
+    """It costs a tenth of reading an array of 600 kB."""
+    calls: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: calls.append(arguments[1]))
+    reader = make_reader(tmp_path, [bytes(1_000_000)], mmap=mmap)
+    reader.read(0, 0, 1_000_000)
+    reader.ask_ahead([(0, 5, 900_000)])
+    assert calls == []
