@@ -2,17 +2,23 @@
 
 Against
 
-* the in-memory gather: everything in one array, and each batch gathered into the same buffer, in a plain loop. It is the
-  faster of ``numpy.take`` and ``torch.index_select``, in as many threads as this process has for the others.
+* the in-memory gather: everything in one array, and each batch gathered into the same buffer, in a plain loop and in one
+  thread, as the packed samples are read (``numpy.take``; ``torch.index_select`` takes longer). With all threads, too.
 * ``np.load`` for each file, and the rows of the HDF5 file through h5py, both in a DataLoader with ``batch_size=64``; torch
   puts the samples together in one thread or in one for each CPU, whichever is faster.
 * FFCV, its own threads beside the process: the faster of one thread and one for each CPU.
+
+``preadv and digest alone`` and ``mapped copy alone`` are what the machine allows: known ranges, and no reader.
 
 All are warm. Nothing reads in worker processes: shared memory is fresh pages for every batch.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import mmap
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -28,6 +34,7 @@ from ffcv_side import start_ffcv
 from machine import count_cpus
 from timing import Contender, Measure, Pair, Result, compare_pairs
 from torch.utils.data import Dataset
+from xxhash import xxh3_64_intdigest
 
 from packer import PackOptions, open_dataset, pack_folder
 
@@ -91,10 +98,13 @@ def compare_arrays(
         row[...] = np.load(path)
     truth = Truth(torch.from_numpy(data), torch.tensor(files.targets))
     buffer = torch.zeros((BATCH, *ARRAY_SHAPE))
-    gathers = [timed(f"gather by {way.__name__}", partial(way, truth, buffer), truth) for way in (take, index_select)]
-    gather, load, rows = "in-memory gather", "np.load a file", "h5py a row"
-    contenders = [best_of(gather, gathers), _in_one_or_all_threads(load, NpyFiles(files), truth)]
-    others = [Pair(load, gather)]
+    gather, parallel, load, rows = "in-memory gather", "in-memory gather, all threads", "np.load a file", "h5py a row"
+    contenders = [
+        timed(gather, partial(take, truth, buffer), truth),
+        timed(parallel, partial(index_select, truth, buffer), truth),
+        _in_one_or_all_threads(load, NpyFiles(files), truth),
+    ]
+    others = [Pair(parallel, gather), Pair(load, gather)]
     settings: dict[str, object] = {}
     pairs: list[Pair] = []
     with ExitStack() as stack:
@@ -112,6 +122,12 @@ def compare_arrays(
                 dataset = H5pyRows(output / "data.h5", files.targets)
                 contenders.append(_in_one_or_all_threads(rows, dataset, truth))
                 others.append(Pair(rows, gather))
+            if not pairs:
+                contenders += [
+                    timed(name, RowsAlone(output, truth, mapped).epoch, truth)
+                    for name, mapped in (("preadv and digest alone", False), ("mapped copy alone", True))
+                ]
+                others += [Pair("preadv and digest alone", gather), Pair("mapped copy alone", gather)]
             plain, mapped = f"batches, {format_name}", f"batches, {format_name}, mmap, unverified"
             contenders += [
                 timed(plain, batch_epoch(open_dataset(output)), truth),
@@ -123,6 +139,44 @@ def compare_arrays(
                 pairs.append(Pair(plain, "FFCV", FFCV_BUDGET))
         results = compare_pairs(contenders, [*pairs, *others], measure=Measure.RATE, files=count, repeat=repeat)
     return results, settings
+
+
+class RowsAlone:
+    """What a reader that costs nothing would take: known ranges, read or copied into one of two buffers in turn.
+
+    Args:
+        output: the dataset.
+        truth: for the targets.
+        mapped: copy the mapped rows, and digest nothing; otherwise ``preadv`` and xxh3-64.
+    """
+
+    def __init__(self, output: Path, truth: Truth, mapped: bool) -> None:
+        self._mapped = mapped
+        self._targets = truth.targets
+        index = np.load(output / "index.npy")["data"]
+        names = [shard["file"] for shard in json.loads((output / "manifest.json").read_bytes())["shards"]]
+        self._files = [os.open(output / name, os.O_RDONLY) for name in names]
+        self._maps = [memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ)) for file in self._files]
+        self._size = math.prod(ARRAY_SHAPE) * 4
+        ends = index["offset"] + index["size"]
+        self._places = list(zip(index["shard"].tolist(), (ends - self._size).tolist(), strict=True))
+        self._buffers = [np.zeros((BATCH, *ARRAY_SHAPE), np.float32) for _ in range(2)]
+
+    def epoch(self, order: Sequence[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Batches of these samples."""
+        for start in range(0, len(order), BATCH):
+            numbers = order[start : start + BATCH]
+            self._buffers.reverse()
+            rows = self._buffers[0].reshape(-1).view(np.uint8).data
+            for row, number in enumerate(numbers):
+                shard, offset = self._places[number]
+                into = rows[row * self._size : (row + 1) * self._size]
+                if self._mapped:
+                    into[:] = self._maps[shard][offset : offset + self._size]
+                else:
+                    os.preadv(self._files[shard], [into], offset)
+                    xxh3_64_intdigest(into)
+            yield torch.from_numpy(self._buffers[0][: len(numbers)]), self._targets[torch.tensor(numbers)]
 
 
 def _in_one_or_all_threads(name: str, dataset: Dataset[Any], truth: Truth) -> Contender:

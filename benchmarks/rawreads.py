@@ -3,6 +3,8 @@
 In the time, every contender takes xxh3-64 of all bytes once: that is their use. A verified warm read has done so by itself;
 what it gave is hashed, and compared with the files, in a second pass over the same order outside the time.
 
+``pread and digest alone`` and ``mapped, digest alone`` are what the machine allows: a loop over known ranges, without a reader.
+
 * Warm: single samples in a random order. A loose file is read in the fastest plain way: its path is known, ``os.open``, one
   ``os.read`` of the size that ``os.fstat`` tells, ``os.close``.
 * Cold: before each run the files that it reads are dropped from the page cache, and the run is void (``WrongDataError``) if
@@ -14,6 +16,8 @@ what it gave is hashed, and compared with the files, in a second pass over the s
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -66,6 +70,10 @@ def compare_warm(work: Path, *, count: int, repeat: int, formats: Sequence[str])
     truth = [xxh3_64_intdigest(Path(path).read_bytes()) for path in files.paths]
     contenders = [Contender(LOOSE, partial(_run_warm, LOOSE, partial(read_loose, files.paths), truth, _orders(count)))]
     pairs: list[Pair] = []
+    for name, mapped_ranges in (("pread and digest alone", False), ("mapped, digest alone", True)):
+        alone = RangesAlone(next(iter(outputs.values())), mapped_ranges)
+        contenders.append(Contender(name, partial(_run_warm, name, alone.digests, truth, _orders(count))))
+        pairs.append(Pair(name, LOOSE))
     for format_name, output in outputs.items():
         prove_packed(output, folder)
         mapped = open_dataset(output, output="bytes", mmap=True)
@@ -122,6 +130,32 @@ def compare_cold(work: Path, *, count: int, repeat: int, formats: Sequence[str])
             pairs.append(Pair(name, LOOSE, budget))
     results = compare_pairs(contenders, pairs, measure=Measure.RATE, files=count, repeat=repeat)
     return results, {"cold": {**facts, "sample_bytes": size, "least_disk_bytes_read": read}}
+
+
+class RangesAlone:
+    """What a reader that costs nothing would take: the ranges are known, there is nothing but reading and digesting them.
+
+    Args:
+        output: the dataset.
+        mapped: digest the mapped bytes; otherwise those of ``pread``.
+    """
+
+    def __init__(self, output: Path, mapped: bool) -> None:
+        self._mapped = mapped
+        index = np.load(output / "index.npy")["data"]
+        names = [shard["file"] for shard in json.loads((output / "manifest.json").read_bytes())["shards"]]
+        self._files = [os.open(output / name, os.O_RDONLY) for name in names]
+        self._maps = [memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ)) for file in self._files]
+        self._ranges = list(zip(index["shard"].tolist(), index["offset"].tolist(), index["size"].tolist(), strict=True))
+
+    def digests(self, order: Sequence[int]) -> list[int]:
+        """xxh3-64 of each sample."""
+        found: list[int] = []
+        for number in order:
+            shard, offset, size = self._ranges[number]
+            data = self._maps[shard][offset : offset + size] if self._mapped else os.pread(self._files[shard], size, offset)
+            found.append(xxh3_64_intdigest(data))
+        return found
 
 
 def read_loose(paths: Sequence[str], order: Sequence[int]) -> list[int]:

@@ -29,8 +29,8 @@ from timing import Result, format_setting, format_table, write_json_lines
 import packer
 from packer import formats
 
-# 360 MB, 240 MB, 900 MB, and 60 MB with 200 MB of large ones.
-COUNTS = {"warm": 6000, "cold": 4000, "arrays": 1500, "pictures": 1000}
+# 360 MB, 240 MB, 900 MB, and 60 MB with 250 MB of large ones.
+COUNTS = {"warm": 6000, "cold": 4000, "arrays": 1500, "pictures": 1024}
 DISTRIBUTIONS = ("numpy", "pillow", "simplejpeg", "xxhash", "h5py", "torch")
 
 

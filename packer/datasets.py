@@ -35,6 +35,11 @@ __all__ = ["HDF5Dataset", "LMDBDataset", "PackedDataset", "WebDatasetDataset", "
 class PackedDataset(Dataset):
     """A packed dataset of any format. ``data[i]`` is ``(data, target)``, or the data alone where there are no labels.
 
+    ``data[[i, j, ...]]`` is a batch, also by a range, or by an array or tensor of numbers: data of shape (samples, ...), and
+    int64 targets of shape (samples,), as arrays for ``output="numpy"`` and as tensors otherwise. Pictures as PIL images, and
+    bytes, stay lists; so does what a transform gives, unless it is numbers, or arrays or tensors of one shape. It raises
+    ``MixedBatchError`` where samples differ in shape or dtype.
+
     Args:
         path: the dataset's folder.
         output: ``"pil"`` (pictures as PIL images, as ImageFolder gives them; arrays as tensors, or as numpy arrays where torch
@@ -54,8 +59,8 @@ class PackedDataset(Dataset):
             ends it with a bus error.
         max_pixels: refuse a picture whose header promises more.
 
-    Everything that is given out is private and writable. Pictures as arrays or tensors are uint8 unless ``mode=None`` finds
-    another depth.
+    Everything that is given out is private and writable; the memory of a batch is used again when nothing refers to it.
+    Pictures as arrays or tensors are uint8 unless ``mode=None`` finds another depth.
 
     Raises:
         DatasetError: the folder is no packed dataset, or not as it was packed.
