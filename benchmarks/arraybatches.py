@@ -15,9 +15,7 @@ All are warm. Nothing reads in worker processes: shared memory is fresh pages fo
 
 from __future__ import annotations
 
-import json
 import math
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -32,6 +30,8 @@ from data import ARRAY_SHAPE, make_arrays
 from epochs import BATCH, SourceFiles, Truth, batch_epoch, best_of, sample_epoch, timed, with_threads
 from ffcv_side import start_ffcv
 from machine import count_cpus
+from numpy.typing import NDArray
+from ranges import KnownRanges
 from timing import Contender, Measure, Pair, Result, compare_pairs
 from torch.utils.data import Dataset
 from xxhash import xxh3_64_intdigest
@@ -123,9 +123,10 @@ def compare_arrays(
                 contenders.append(_in_one_or_all_threads(rows, dataset, truth))
                 others.append(Pair(rows, gather))
             if not pairs:
+                known, two = KnownRanges(output), [np.zeros((BATCH, *ARRAY_SHAPE), np.float32) for _ in range(2)]
                 contenders += [
-                    timed(name, RowsAlone(output, truth, mapped).epoch, truth)
-                    for name, mapped in (("preadv and digest alone", False), ("mapped copy alone", True))
+                    timed(name, partial(read_rows, known, in_map, truth.targets, two), truth)
+                    for name, in_map in (("preadv and digest alone", False), ("mapped copy alone", True))
                 ]
                 others += [Pair("preadv and digest alone", gather), Pair("mapped copy alone", gather)]
             plain, mapped = f"batches, {format_name}", f"batches, {format_name}, mmap, unverified"
@@ -141,42 +142,25 @@ def compare_arrays(
     return results, settings
 
 
-class RowsAlone:
-    """What a reader that costs nothing would take: known ranges, read or copied into one of two buffers in turn.
-
-    Args:
-        output: the dataset.
-        truth: for the targets.
-        mapped: copy the mapped rows, and digest nothing; otherwise ``preadv`` and xxh3-64.
-    """
-
-    def __init__(self, output: Path, truth: Truth, mapped: bool) -> None:
-        self._mapped = mapped
-        self._targets = truth.targets
-        index = np.load(output / "index.npy")["data"]
-        names = [shard["file"] for shard in json.loads((output / "manifest.json").read_bytes())["shards"]]
-        self._files = [os.open(output / name, os.O_RDONLY) for name in names]
-        self._maps = [memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ)) for file in self._files]
-        self._size = math.prod(ARRAY_SHAPE) * 4
-        ends = index["offset"] + index["size"]
-        self._places = list(zip(index["shard"].tolist(), (ends - self._size).tolist(), strict=True))
-        self._buffers = [np.zeros((BATCH, *ARRAY_SHAPE), np.float32) for _ in range(2)]
-
-    def epoch(self, order: Sequence[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Batches of these samples."""
-        for start in range(0, len(order), BATCH):
-            numbers = order[start : start + BATCH]
-            self._buffers.reverse()
-            rows = self._buffers[0].reshape(-1).view(np.uint8).data
-            for row, number in enumerate(numbers):
-                shard, offset = self._places[number]
-                into = rows[row * self._size : (row + 1) * self._size]
-                if self._mapped:
-                    into[:] = self._maps[shard][offset : offset + self._size]
-                else:
-                    os.preadv(self._files[shard], [into], offset)
-                    xxh3_64_intdigest(into)
-            yield torch.from_numpy(self._buffers[0][: len(numbers)]), self._targets[torch.tensor(numbers)]
+def read_rows(
+    known: KnownRanges, mapped: bool, targets: torch.Tensor, buffers: list[NDArray[np.float32]], order: Sequence[int]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """What a reader that costs nothing would take: known rows, copied from the map or read and digested, into two buffers."""
+    row_bytes = math.prod(ARRAY_SHAPE) * 4
+    for start in range(0, len(order), BATCH):
+        numbers = order[start : start + BATCH]
+        buffers.reverse()
+        rows = buffers[0].reshape(-1).view(np.uint8).data
+        for row, number in enumerate(numbers):
+            shard, offset, size = known.ranges[number]
+            offset += size - row_bytes  # behind the header, where it is in the container
+            into = rows[row * row_bytes : (row + 1) * row_bytes]
+            if mapped:
+                into[:] = known.maps[shard][offset : offset + row_bytes]
+            else:
+                os.preadv(known.descriptors[shard], [into], offset)
+                xxh3_64_intdigest(into)
+        yield torch.from_numpy(buffers[0][: len(numbers)]), targets[torch.tensor(numbers)]
 
 
 def _in_one_or_all_threads(name: str, dataset: Dataset[Any], truth: Truth) -> Contender:

@@ -16,8 +16,6 @@ what it gave is hashed, and compared with the files, in a second pass over the s
 
 from __future__ import annotations
 
-import json
-import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +29,7 @@ from data import make_photos
 from epochs import BATCH, SourceFiles
 from pagecache import cached_share, disk_bytes_read, drop
 from proof import WrongDataError, prove_packed
+from ranges import KnownRanges
 from timing import Contender, Measure, Pair, Result, compare_pairs
 from xxhash import xxh3_64_intdigest
 
@@ -70,9 +69,9 @@ def compare_warm(work: Path, *, count: int, repeat: int, formats: Sequence[str])
     truth = [xxh3_64_intdigest(Path(path).read_bytes()) for path in files.paths]
     contenders = [Contender(LOOSE, partial(_run_warm, LOOSE, partial(read_loose, files.paths), truth, _orders(count)))]
     pairs: list[Pair] = []
-    for name, mapped_ranges in (("pread and digest alone", False), ("mapped, digest alone", True)):
-        alone = RangesAlone(next(iter(outputs.values())), mapped_ranges)
-        contenders.append(Contender(name, partial(_run_warm, name, alone.digests, truth, _orders(count))))
+    known = KnownRanges(next(iter(outputs.values())))
+    for name, in_map in (("pread and digest alone", False), ("mapped, digest alone", True)):
+        contenders.append(Contender(name, partial(_run_warm, name, partial(read_ranges, known, in_map), truth, _orders(count))))
         pairs.append(Pair(name, LOOSE))
     for format_name, output in outputs.items():
         prove_packed(output, folder)
@@ -132,30 +131,14 @@ def compare_cold(work: Path, *, count: int, repeat: int, formats: Sequence[str])
     return results, {"cold": {**facts, "sample_bytes": size, "least_disk_bytes_read": read}}
 
 
-class RangesAlone:
-    """What a reader that costs nothing would take: the ranges are known, there is nothing but reading and digesting them.
-
-    Args:
-        output: the dataset.
-        mapped: digest the mapped bytes; otherwise those of ``pread``.
-    """
-
-    def __init__(self, output: Path, mapped: bool) -> None:
-        self._mapped = mapped
-        index = np.load(output / "index.npy")["data"]
-        names = [shard["file"] for shard in json.loads((output / "manifest.json").read_bytes())["shards"]]
-        self._files = [os.open(output / name, os.O_RDONLY) for name in names]
-        self._maps = [memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_READ)) for file in self._files]
-        self._ranges = list(zip(index["shard"].tolist(), index["offset"].tolist(), index["size"].tolist(), strict=True))
-
-    def digests(self, order: Sequence[int]) -> list[int]:
-        """xxh3-64 of each sample."""
-        found: list[int] = []
-        for number in order:
-            shard, offset, size = self._ranges[number]
-            data = self._maps[shard][offset : offset + size] if self._mapped else os.pread(self._files[shard], size, offset)
-            found.append(xxh3_64_intdigest(data))
-        return found
+def read_ranges(known: KnownRanges, mapped: bool, order: Sequence[int]) -> list[int]:
+    """What a reader that costs nothing would take: nothing but reading (or having mapped) and digesting known ranges."""
+    found: list[int] = []
+    for number in order:
+        shard, offset, size = known.ranges[number]
+        view = known.maps[shard][offset : offset + size] if mapped else os.pread(known.descriptors[shard], size, offset)
+        found.append(xxh3_64_intdigest(view))
+    return found
 
 
 def read_loose(paths: Sequence[str], order: Sequence[int]) -> list[int]:

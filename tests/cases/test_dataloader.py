@@ -438,7 +438,7 @@ def test_changing_a_tensor_in_place_changes_no_later_read(tmp_path: Path, format
 # Forks beside threads
 
 THREADS = """
-    import sys, threading
+    import sys, threading, time
     import packer
     counts = [threading.active_count()]
     for mmap in (False, True):
@@ -454,6 +454,9 @@ THREADS = """
     for epoch in range(2):
         loader = DataLoader(data, 4, num_workers=2, timeout=60, multiprocessing_context="fork")
         print(sorted(int(row[0]) for rows, _ in loader for row in rows) == list(range(20)))
+    patience = time.monotonic() + 20  # the feeders of torch's queues end by and by
+    while threading.active_count() > 1 and time.monotonic() < patience:
+        time.sleep(0.05)
     assert threading.active_count() == 1, threading.enumerate()
 """
 
