@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest
 
 from packer.errors import (
     CorruptDatasetError,
@@ -244,7 +243,7 @@ class SampleView:
 def payload_digest(header: bytes, body: bytes | memoryview) -> int:
     """xxh3-64 of a file's bytes, of which the first may be kept once for all files."""
     if not header:
-        return xxh3_64_intdigest(body)
+        return xxhash.xxh3_64_intdigest(body)
     digest = xxhash.xxh3_64(header)
     digest.update(body)
     return digest.intdigest()

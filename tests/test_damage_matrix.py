@@ -85,6 +85,10 @@ def each(*contents: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("sound", pairs, indirect=True, ids=["-".join(pair) for pair in pairs])
 
 
+# Where all arrays are alike, one format keeps their header apart.
+_ALL_MIXED = [*((name, "mixed") for name in formats.names()), ("hdf5", "uniform")]
+
+
 @cache
 def chosen(sound: Sound) -> list[Damage]:
     return damages(sound.output, AT_LEAST)
@@ -133,7 +137,7 @@ def complaints(wanted: list[Damage], found: list[str]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------- the matrix
 
 
-@each("mixed", "uniform")
+@pytest.mark.parametrize("sound", _ALL_MIXED, indirect=True, ids=["-".join(pair) for pair in _ALL_MIXED])
 def test_damage_is_an_error_at_open_or_at_its_samples_or_a_finding(sound: Sound) -> None:
     wanted = chosen(sound)
     found = judge(sound, wanted)
@@ -149,7 +153,7 @@ def touches_the_index(damage: Damage) -> bool:
 
 @each("mixed")
 def test_damage_to_the_containers_of_an_open_dataset_gives_the_right_data_or_an_error(sound: Sound) -> None:
-    wanted = [damage for damage in chosen(sound) if not touches_the_index(damage)][::2]
+    wanted = [damage for damage in chosen(sound) if not touches_the_index(damage)][::6]
     found = judge(sound, wanted, WRITTEN)
     assert "\n".join(complaints(wanted, found)) == ""
     assert set(found) == {"right", "error"}
@@ -157,14 +161,14 @@ def test_damage_to_the_containers_of_an_open_dataset_gives_the_right_data_or_an_
 
 @each("mixed")
 def test_damage_to_the_index_of_an_open_dataset_gives_the_right_data_or_an_error(sound: Sound) -> None:
-    wanted = [damage for damage in chosen(sound) if touches_the_index(damage)][::3]
+    wanted = [damage for damage in chosen(sound) if touches_the_index(damage)][::5]
     found = judge(sound, wanted, WRITTEN)
     assert "\n".join(complaints(wanted, found)) == ""
 
 
 @each("mixed")
 def test_files_replaced_or_removed_under_an_open_dataset_give_the_right_data_or_an_error(sound: Sound) -> None:
-    wanted = chosen(sound)[1::3]
+    wanted = chosen(sound)[1::8]
     found = judge(sound, wanted, REPLACED)
     assert "\n".join(complaints(wanted, found)) == ""
     assert set(found) == {"right", "error"}

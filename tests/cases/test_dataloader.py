@@ -14,6 +14,8 @@ import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -112,26 +114,32 @@ GROWTH = """
 """
 
 
+@pytest.fixture(scope="module")
+def huge(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A million samples in a format, made when they are first asked for."""
+    return cache(lambda format_name: make_synthetic(tmp_path_factory.mktemp(format_name) / "huge", MILLION, format_name))
+
+
 @FORK
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="private memory is seen in /proc")
-def test_the_memory_of_workers_does_not_grow_with_a_million_samples(tmp_path: Path, format_name: str) -> None:
+def test_the_memory_of_workers_does_not_grow_with_a_million_samples(huge: Callable[[str], Path], format_name: str) -> None:
     """A list of a million paths is copied page by page in every forked worker, as its reference counts are written."""
-    folder = make_synthetic(tmp_path / "huge", MILLION, format_name)
+    folder = huge(format_name)
     assert type(open_dataset(folder)) is CLASSES[format_name]
     assert run_script(GROWTH, folder, torch=True, warnings=QUIET) == "True True\n" * 2
 
 
 @FORK
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="private memory is seen in /proc")
-def test_the_memory_of_workers_that_hold_a_list_of_paths_grows(tmp_path: Path) -> None:
+def test_the_memory_of_workers_that_hold_a_list_of_paths_grows(huge: Callable[[str], Path]) -> None:
     """What the test above would see."""
-    folder = make_synthetic(tmp_path / "huge", MILLION, "lmdb")
+    folder = huge("lmdb")
     assert run_script(GROWTH, folder, "paths", torch=True, warnings=QUIET) == "True False\n"
 
 
-def test_the_pickle_of_a_million_samples_is_small(tmp_path: Path, format_name: str) -> None:
+def test_the_pickle_of_a_million_samples_is_small(huge: Callable[[str], Path], format_name: str) -> None:
     """Spawned workers are sent the dataset; a list of paths is 54 MB."""
-    data = open_dataset(make_synthetic(tmp_path / "huge", MILLION, format_name))
+    data = open_dataset(huge(format_name))
     assert data[0] is not None
     assert data.names[MILLION - 1] == "c/00999999"
     assert len(data.targets) == MILLION

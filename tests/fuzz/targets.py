@@ -146,8 +146,8 @@ def _picture(data: bytes, check: Callable[[bytes, int], Finding], codes: Iterabl
     assert 1 <= found.orientation <= 8
     assert 1 <= found.frames < 2**32
     assert found.mode in MODES[1:]
-    place = (0, 0, 0, TYPES_BY_NAME[found.type].code, MODES.index(found.mode), found.orientation, 0)
-    record = Record(*place, found.width, found.height, found.frames, 0, 0, len(data), 0)
+    place = (0, 0, 0, TYPES_BY_NAME[found.type].code, MODES.index(found.mode), found.orientation)
+    record = Record(*place, found.width, found.height, found.frames, 0, len(data), 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         picture = decode_picture(data, record, ReadOptions(mode=None, max_pixels=MAX_PIXELS))
