@@ -299,7 +299,7 @@ AT_A_SAMPLE: dict[str, tuple[int, Case]] = {
     "a picture called an array": record("type", 8, PNG),
     "an array called a JPEG": record("type", 1, NPY),
     "a sample of half a terabyte": sparse_payload(2**40, 2**39),
-    "a sample of four gigabytes": sparse_payload(2**33, 2**32),
+    "a sample of four gigabytes": sparse_payload(2**32 + 2**28, 2**32),
 }
 """Datasets that are opened, and refused at one sample."""
 
