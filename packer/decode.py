@@ -43,7 +43,7 @@ from packer.index import Record
 from packer.model import DEFAULT_MAX_PIXELS, MODES, TYPES
 from packer.npyheader import parse_header
 from packer.pngchunks import chunks, without_metadata
-from packer.resize import resize_array, resize_picture
+from packer.resize import resize_array, resize_picture, without_palette
 
 __all__ = ["OUTPUTS", "ReadOptions", "decode_array", "decode_picture"]
 
@@ -321,9 +321,7 @@ def _to_eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _as_array(picture: Image.Image, mode: str | None) -> NDArray[np.generic]:
-    if picture.mode == "1":
-        picture = picture.convert("L")
-    elif mode is None and picture.mode in ("P", "PA"):
-        picture = picture.convert("RGBA" if "transparency" in picture.info or picture.mode == "PA" else "RGB")
+    if mode is None or picture.mode == "1":
+        picture = without_palette(picture)
     array = np.array(picture)
     return array.astype(array.dtype.newbyteorder("="), copy=False)

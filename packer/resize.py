@@ -8,7 +8,7 @@ from PIL import Image
 
 from packer.tensors import resize_pixels
 
-__all__ = ["resize_array", "resize_picture"]
+__all__ = ["resize_array", "resize_picture", "without_palette"]
 
 
 def resize_array(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -26,14 +26,18 @@ def resize_array(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np
     return resized
 
 
+def without_palette(picture: Image.Image) -> Image.Image:
+    """Palettes as their colours, with alpha where there is any, and one-bit pictures as grey; others as they are."""
+    if picture.mode in ("P", "PA"):
+        return picture.convert("RGBA" if "transparency" in picture.info or picture.mode == "PA" else "RGB")
+    return picture.convert("L") if picture.mode == "1" else picture
+
+
 def resize_picture(picture: Image.Image, size: tuple[int, int]) -> Image.Image:
     """Resize a picture of any mode to (height, width). Palettes become colours and one-bit pictures grey, since
     between two of their values there is none; also where the size is right, or not all of a batch would have one mode.
     """
-    if picture.mode in ("P", "PA"):
-        picture = picture.convert("RGBA" if "transparency" in picture.info or picture.mode == "PA" else "RGB")
-    elif picture.mode == "1":
-        picture = picture.convert("L")
+    picture = without_palette(picture)
     if picture.size == size[::-1]:
         return picture
     if picture.mode in ("L", "RGB"):
