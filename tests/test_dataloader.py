@@ -21,7 +21,7 @@ from packer.errors import CorruptSampleError
 from packer.index import Index
 from packer.manifest import load_manifest
 from packer.plan import ShardLimits
-from tests.cases.loaders import METHODS
+from tests.cases.loaders import METHODS, failure_of
 from tests.inputs import jpeg, npy, pack, write_tree
 
 # Python 3.12 and later warn of any fork beside threads; torch itself has some.
@@ -66,18 +66,6 @@ def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def epoch(loader: DataLoader[Any]) -> list[tuple[bytes, int]]:
     """All samples of one epoch, in the order in which they came."""
     return [sample for batch in loader for sample in batch]
-
-
-def failure_of(loader: DataLoader[Any]) -> Exception:
-    """What ends an epoch; the loader is let go of at once, since torch's workers take 5 s each where gc ends the loader."""
-    try:
-        epoch(loader)
-    except Exception as error:
-        for each in (error, error.__context__):
-            if each is not None:
-                traceback.clear_frames(each.__traceback__)
-        return error.with_traceback(None)
-    return pytest.fail("the epoch ended without an error")
 
 
 def loader_for(data: Any, **options: Any) -> DataLoader[Any]:

@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import xxhash
 from PIL import Image, ImageOps
 
 import packer
 from packer import formats, open_dataset
 from packer.datasets import HDF5Dataset, LMDBDataset, PackedDataset, WebDatasetDataset
 from packer.errors import CorruptDatasetError, DatasetChangedError, DatasetError, OptionError
-from packer.index import RECORD, Index
-from packer.manifest import FileEntry, Manifest, ShardEntry, load_manifest
+from packer.index import Index
+from packer.manifest import load_manifest
+from tests.cases.loaders import make_synthetic
 from tests.inputs import jpeg, npy, pack, photo, png, write_tree
 
 NAMED = (HDF5Dataset, LMDBDataset, WebDatasetDataset)
@@ -776,42 +776,12 @@ def test_a_file_that_may_not_be_read_is_an_error_of_packer_that_names_it(packed:
 # --------------------------------------------------------------------------------------------------------------------- size
 
 MANY = 1_000_000
-SHARED = npy(np.arange(10, dtype=np.int32))
 
 
 @pytest.fixture(scope="module")
 def huge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A million samples that all lie in one place, made by hand from the layout in the docstrings."""
-    folder = tmp_path_factory.mktemp("huge")
-    (folder / "data.bin").write_bytes(SHARED)
-    (folder / "names.bin").write_bytes(b"".join(b"c/%08d" % i for i in range(MANY)))
-    (folder / "report.jsonl").write_bytes(b"")
-    records = np.zeros(MANY, RECORD)
-    records["name_end"] = np.arange(1, MANY + 1, dtype=np.uint64) * 10
-    records["label"] = np.arange(MANY) % 1_000
-    records["data"]["type"] = 8
-    records["data"]["orientation"] = 1
-    records["data"]["size"] = len(SHARED)
-    records["data"]["digest"] = xxhash.xxh3_64_intdigest(SHARED)
-    text = f"{{'descr': {RECORD.descr!r}, 'fortran_order': False, 'shape': ({MANY},), }}".encode().ljust(501) + b"\n"
-    (folder / "index.npy").write_bytes(b"\x93NUMPY\x01\x00" + (502).to_bytes(2, "little") + text + records.tobytes())
-
-    def digest(name: str) -> str:
-        return xxhash.xxh3_128_hexdigest((folder / name).read_bytes())
-
-    manifest = Manifest(
-        format="synthetic",
-        samples=MANY,
-        classes=tuple(f"class {i:03d}" for i in range(1_000)),
-        labels="folder",
-        header=b"",
-        shards=(ShardEntry("data.bin", len(SHARED), MANY, digest("data.bin")),),
-        files={n: FileEntry((folder / n).stat().st_size, digest(n)) for n in ("index.npy", "names.bin", "report.jsonl")},
-        options={},
-        versions={},
-        content_digest="",
-    )
-    (folder / "manifest.json").write_bytes(manifest.to_json())
+    folder = make_synthetic(tmp_path_factory.mktemp("huge") / "dataset", MANY, "synthetic")
     yield folder
     for path in folder.iterdir():
         path.unlink()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import traceback
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import xxhash
+from torch.utils.data import DataLoader
 
 from packer.index import RECORD
 from packer.manifest import FileEntry, Manifest, ShardEntry
 from tests.inputs import npy
 
-__all__ = ["FORKS", "METHODS", "make_synthetic", "numbers_of", "private_bytes"]
+__all__ = ["FORKS", "METHODS", "failure_of", "make_synthetic", "numbers_of", "private_bytes"]
 
 METHODS = [method for method in ("fork", "spawn", "forkserver") if method in multiprocessing.get_all_start_methods()]
 FORKS = "fork" in METHODS
@@ -69,3 +72,15 @@ def make_synthetic(folder: Path, samples: int, format_name: str) -> Path:
     )
     (folder / "manifest.json").write_bytes(manifest.to_json())
     return folder
+
+
+def failure_of(loader: DataLoader[Any]) -> Exception:
+    """What ends an epoch; the loader is let go of at once, since torch's workers take 5 s each where gc ends the loader."""
+    try:
+        list(loader)
+    except Exception as error:
+        for each in (error, error.__context__):
+            if each is not None:
+                traceback.clear_frames(each.__traceback__)
+        return error.with_traceback(None)
+    return pytest.fail("the epoch ended without an error")

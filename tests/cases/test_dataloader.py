@@ -12,7 +12,6 @@ import signal
 import subprocess
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -28,7 +27,7 @@ from packer import CorruptSampleError, EpochSampler, HDF5Dataset, LMDBDataset, W
 from packer.index import Index
 from packer.manifest import load_manifest
 from packer.plan import ShardLimits
-from tests.cases.loaders import FORKS, METHODS, make_synthetic, numbers_of
+from tests.cases.loaders import FORKS, METHODS, failure_of, make_synthetic, numbers_of
 from tests.cases.processes import run_script, script_command
 from tests.cases.recipes import pack_files
 from tests.inputs import jpeg, npy
@@ -346,18 +345,6 @@ def test_a_damaged_sample_is_an_error_and_never_none_or_its_neighbour(
     if output == "numpy":
         assert [int(data[i][0][0]) for i in others] == others
         assert data[others][0][:, 0].tolist() == others
-
-
-def failure_of(loader: DataLoader[Any]) -> Exception:
-    """What ends an epoch; the loader is let go of at once, since torch's workers take 5 s each where gc ends the loader."""
-    try:
-        list(loader)
-    except Exception as error:
-        for each in (error, error.__context__):
-            if each is not None:
-                traceback.clear_frames(each.__traceback__)
-        return error.with_traceback(None)
-    return pytest.fail("the epoch ended without an error")
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "spawn"])
