@@ -10,7 +10,6 @@ import pickle
 import subprocess
 import sys
 import textwrap
-import threading
 import tracemalloc
 import weakref
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from packer import buffers
 from packer.buffers import BufferPool
+from tests.inputs import in_six_threads
 
 SHAPE = (4, 3, 8)
 INT = np.dtype(np.int32)
@@ -401,16 +401,7 @@ def test_threads_that_share_a_pool_never_share_memory() -> None:
         except BaseException as error:
             wrong.append(error)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    try:
-        for thread in threads:
-            thread.start()
-    finally:
-        for thread in threads:
-            thread.join()
-        sys.setswitchinterval(before)
+    in_six_threads(lambda _: work())
     assert wrong == []
 
 

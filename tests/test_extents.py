@@ -20,6 +20,7 @@ from packer import extents, files
 from packer.errors import CorruptDatasetError, DatasetChangedError, TruncatedFileError
 from packer.extents import ExtentReader
 from packer.manifest import ShardEntry
+from tests.inputs import in_six_threads
 
 _MAX_OPEN = 64
 _needs_proc = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the open files of a process are seen in /proc")
@@ -359,16 +360,7 @@ def test_threads_that_share_one_file_each_get_their_range(
         except BaseException as error:
             wrong.append(error)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
-    try:
-        for thread in threads:
-            thread.start()
-    finally:
-        for thread in threads:
-            thread.join()
-        sys.setswitchinterval(before)
+    in_six_threads(read)
     assert wrong == []
 
 

@@ -24,7 +24,7 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, R
 
 from packer import formats, open_dataset
 from packer.datasets import PackedDataset
-from tests.inputs import npy, pack, png, write_tree
+from tests.inputs import in_six_threads, npy, pack, png, write_tree
 
 # Python 3.12 and later warn of any fork beside threads; torch itself has some.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
@@ -295,16 +295,7 @@ def test_threads_that_make_batches_at_once_each_get_their_own(arrays: PackedData
         except BaseException as error:
             wrong.append(error)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    try:
-        for thread in threads:
-            thread.start()
-    finally:
-        for thread in threads:
-            thread.join()
-        sys.setswitchinterval(before)
+    in_six_threads(work)
     assert wrong == []
 
 
