@@ -9,6 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
 
 from packer.model import Note, Skipped, Source
 
@@ -38,7 +39,7 @@ class Listing:
     total_bytes: int = 0
     _names: bytearray = field(default_factory=bytearray)
     _ends: array[int] = field(default_factory=lambda: array("Q"))
-    _sizes: array[int] = field(default_factory=lambda: array("Q"))
+    _sizes: array[int] = field(default_factory=lambda: array("q"))
     _mtimes: array[int] = field(default_factory=lambda: array("q"))
     _labels: array[int] = field(default_factory=lambda: array("q"))
 
@@ -68,6 +69,27 @@ class Listing:
         self._mtimes.append(mtime_ns)
         self._labels.append(label)
         self.total_bytes += size_bytes
+
+    def extend(self, prefix: bytes, names: list[bytes], sizes: array[int], mtimes: array[int], label: int) -> None:
+        """Add candidate files of one folder.
+
+        Args:
+            prefix: the folder's name and a slash; empty for the input itself.
+            names: of the files, without the folder's.
+            sizes: in bytes, int64.
+            mtimes: in ns, int64.
+            label: of them all.
+        """
+        if not names:
+            return
+        lengths = map(len(prefix).__add__, map(len, names))
+        self._ends.extend(islice(accumulate(lengths, initial=len(self._names)), 1, None))
+        self._names += prefix
+        self._names += prefix.join(names)
+        self._sizes += sizes
+        self._mtimes += mtimes
+        self._labels += array("q", [label]) * len(names)
+        self.total_bytes += sum(sizes)
 
     def refuse(self, name: bytes, label: int, code: str, detail: str) -> None:
         """Add a candidate file that cannot even be looked at."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from packer.model import TYPES, display_name
 
-__all__ = ["CANDIDATE_SUFFIXES", "SYSTEM_NAMES", "clashes", "shown_suffix", "suffix_of"]
+__all__ = ["CANDIDATE_SUFFIXES", "SYSTEM_NAMES", "USUAL_ENDINGS", "clashes", "shown_suffix", "suffix_of"]
 
 # Formats that packer cannot keep, but that stand among pictures and would be missed: they get a row in the report.
 _TO_REFUSE = ("heic", "heif", "npz")
@@ -17,10 +17,16 @@ CANDIDATE_SUFFIXES = frozenset(
 )
 """Extensions of files that are looked at, in lower case and without the dot."""
 
+USUAL_ENDINGS = frozenset(
+    b"." + spelled for suffix in CANDIDATE_SUFFIXES if len(suffix) in (3, 4) for spelled in (suffix, suffix.upper())
+)
+"""The last four or five bytes of nearly every candidate's name, so that ``suffix_of`` need not be asked a million times."""
+
 SYSTEM_NAMES = frozenset(
     {b"__MACOSX", b"Thumbs.db", b"desktop.ini", b"@eaDir", b"$RECYCLE.BIN", b"System Volume Information", b"lost+found"}
 )
-"""What systems leave behind. Names that begin with a dot are hidden everywhere and need no entry."""
+"""What systems leave behind, none of it with a candidate's extension. Names that begin with a dot are hidden everywhere and
+need no entry."""
 
 
 def suffix_of(name: bytes) -> bytes:
@@ -29,21 +35,21 @@ def suffix_of(name: bytes) -> bytes:
     return suffix.rstrip().lower() if dot and stem else b""
 
 
-def clashes(names: Callable[[], Iterable[bytes]]) -> Iterator[tuple[bytes, bytes]]:
+def clashes(names: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Names of one folder that are one name on macOS or Windows, each with the first that it clashes with.
 
     An unpacked copy would lose one of the files there; a class would be merged with another.
 
     Args:
-        names: the different names, each time it is called; they are looked at one by one only where there may be a clash.
+        names: all different; they are looked at one by one only where there may be a clash.
     """
-    together = b"/".join(names())
+    together = b"/".join(names)
     if together.isascii():  # as nearly always; 0.1 µs a name, where folding each takes one
         folded = together.lower()
-        if folded == together or len(set(folded.split(b"/"))) == together.count(b"/") + 1:
+        if folded == together or len(set(folded.split(b"/"))) == len(names):
             return
     first_of: dict[bytes, bytes] = {}
-    for name in names():
+    for name in names:
         first = first_of.setdefault(_fold(name), name)
         if first is not name:
             yield name, first

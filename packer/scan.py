@@ -9,28 +9,52 @@ At most one stat a file. Nothing is opened.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-import struct
+from array import array
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from packer.errors import InputError
 from packer.labels import KnownClasses, number_classes, refuse_loose_files, refuse_splits
 from packer.listing import Listing
 from packer.model import NO_LABEL, Note, display_name
-from packer.names import CANDIDATE_SUFFIXES, SYSTEM_NAMES, clashes, shown_suffix, suffix_of
+from packer.names import CANDIDATE_SUFFIXES, SYSTEM_NAMES, USUAL_ENDINGS, clashes, shown_suffix, suffix_of
 
 __all__ = ["is_packed_dataset", "scan"]
 
-_FILE, _FOLDER, _REFUSED = 0, 1, 2
-_TAIL = struct.Struct("<BQq")  # kind of entry, size, mtime in ns: behind the name and a zero byte
+_FOLDER, _REFUSED = -1, -2  # in place of a size
+_DOT = ord(".")
 _PROGRESS_EVERY = 256  # entries; a network folder may give a few hundred a second
 
 OnProgress = Callable[[int], None]
 _Identity = tuple[int, int]  # device and inode
 _Above = tuple[_Identity, ...]  # the folders on the way down
-_Opened = tuple[bytes, Iterator[bytes], _Above]  # prefix of its names, its records, the folders on the way down to it
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """What a folder holds, in the order of the names: candidate files, folders, and what must be looked at again.
+
+    Attributes:
+        names: without the folder's.
+        sizes: in bytes of the files; ``_FOLDER`` and ``_REFUSED`` say what the others are.
+        mtimes: in ns of the files.
+    """
+
+    names: list[bytes]
+    sizes: array[int]
+    mtimes: array[int]
+
+    def others(self) -> list[int]:
+        """Places of those that are no files."""
+        return [place for place, size in enumerate(self.sizes) if size < 0] if min(self.sizes, default=0) < 0 else []
+
+
+_Opened = tuple[bytes, _Entries, _Above]  # prefix of its names, what it holds, the folders on the way down to it
 
 
 def scan(
@@ -99,16 +123,15 @@ class _Scan:
             raise InputError(f"{self._shown}: is a packed dataset already (`pack info` shows it)")
         here = (info.st_dev, info.st_ino)
         try:
-            records = self._entries(b"")
+            entries = self._entries(b"")
         except OSError as error:
             raise InputError(f"{self._shown}: {error.strerror}") from error
-        entries = [_unpack(record)[:2] for record in records]
-        folders = [name for name, kind in entries if kind == _FOLDER]
-        loose = [name for name, kind in entries if kind != _FOLDER]
+        folders = [name for name, size in zip(entries.names, entries.sizes, strict=True) if size == _FOLDER]
+        loose = [name for name, size in zip(entries.names, entries.sizes, strict=True) if size != _FOLDER]
         if self._has_class_folders(folders, loose, here):
             self._scan_classes(folders, here)
         else:
-            self._walk((b"", iter(records), (here,)))
+            self._walk((b"", entries, (here,)))
         return self._listing
 
     def _has_class_folders(self, folders: list[bytes], loose: list[bytes], here: _Identity) -> bool:
@@ -150,26 +173,34 @@ class _Scan:
 
     def _walk(self, top: _Opened | None, *, stop_at_first: bool = False) -> None:
         """List all below an opened folder, in order. A stack and no recursion: a path may have 2,000 parts."""
-        listing = self._listing
-        stack = [top] if top else []
+        stack = [(self._list(top), top[2])] if top else []
         while stack:
-            prefix, records, above = stack[-1]
-            record = next(records, None)
-            if record is None:
+            others, above = stack[-1]
+            path, is_folder = next(others, (b"", False))
+            if not path:
                 stack.pop()
-                continue
-            entry, kind, size, mtime_ns = _unpack(record)
-            path = prefix + entry
-            if kind == _FOLDER:
+            elif is_folder:
                 opened = self._open_folder(path, above)
                 if opened:
-                    stack.append(opened)
-            elif kind == _REFUSED:
-                self._look_again(path)
+                    stack.append((self._list(opened), opened[2]))
             else:
-                listing.append(path, size, mtime_ns, self._current_label)
-            if stop_at_first and len(listing):
+                self._look_again(path)
+            if stop_at_first and len(self._listing):
                 return
+
+    def _list(self, folder: _Opened) -> Iterator[tuple[bytes, bool]]:
+        """Add the files of a folder. Each of the others is given out when its turn has come, and whether it is a folder."""
+        prefix, entries, _ = folder
+        start = 0
+        for place in entries.others():
+            self._add_files(prefix, entries, start, place)
+            yield prefix + entries.names[place], entries.sizes[place] == _FOLDER
+            start = place + 1
+        self._add_files(prefix, entries, start, len(entries.names))
+
+    def _add_files(self, prefix: bytes, entries: _Entries, start: int, stop: int) -> None:
+        names, sizes, mtimes = entries.names[start:stop], entries.sizes[start:stop], entries.mtimes[start:stop]
+        self._listing.extend(prefix, names, sizes, mtimes, self._current_label)
 
     def _open_folder(self, name: bytes, above: _Above) -> _Opened | None:
         """List a folder, unless it is a link that leads back, leads out, or was followed before."""
@@ -187,59 +218,78 @@ class _Scan:
                     self._note_loop(name, "leads to a folder that another link leads to as well; followed once")
                     return None
                 self._linked_folders.add(here)
-            records = self._entries(name)
+            entries = self._entries(name)
         except OSError as error:
             self._listing.refuse(name, self._current_label, "unreadable", f"folder: {error.strerror}")
             return None
-        return (name + b"/" if name else b""), iter(records), (*above, here)
+        return (name + b"/" if name else b""), entries, (*above, here)
 
     def _note_loop(self, name: bytes, detail: str) -> None:
         self._listing.notes.append((name, Note("symlink_loop", detail)))
 
-    def _entries(self, folder: bytes) -> list[bytes]:
-        """The entries of one folder in order, each packed into one bytes object: name, zero, kind, size, mtime.
-
-        A zero byte sorts before every byte of a longer name, so sorting the records sorts the names.
-        """
-        records: list[bytes] = []
-        ignored = self._listing.ignored
-        with os.scandir(os.path.join(self._root, folder) if folder else self._root) as entries:
-            for entry in entries:
-                name = entry.name
-                self._seen += 1
-                if self._on_progress and self._seen % _PROGRESS_EVERY == 0:
-                    self._on_progress(self._seen)
-                if name.startswith(b".") or name in SYSTEM_NAMES:
-                    if self._leave_out and entry.is_dir() and self._is_left_out(entry.path):
-                        continue
-                    ignored["(hidden or system)"] += 1
-                    continue
-                try:
-                    if entry.is_dir():
-                        if self._is_left_out(entry.path):
+    def _entries(self, folder: bytes) -> _Entries:
+        """What a folder holds. The loop is the larger half of a scan: nothing in it is done that need not be."""
+        names: list[bytes] = []
+        sizes, mtimes = array("q"), array("q")
+        with os.scandir(os.path.join(self._root, folder) if folder else self._root) as found:
+            while some := list(islice(found, _PROGRESS_EVERY - self._seen % _PROGRESS_EVERY)):
+                for entry in some:
+                    name = entry.name
+                    try:
+                        if (
+                            (name[-4:] in USUAL_ENDINGS or name[-5:] in USUAL_ENDINGS)
+                            and name[0] != _DOT
+                            and entry.is_file(follow_symlinks=False)
+                        ):
+                            info = entry.stat(follow_symlinks=False)
+                            mtimes.append(info.st_mtime_ns)
+                            sizes.append(info.st_size)
+                            names.append(name)
                             continue
-                        records.append(name + b"\0" + _TAIL.pack(_FOLDER, 0, 0))
-                        continue
-                    suffix = suffix_of(name)
-                    if suffix not in CANDIDATE_SUFFIXES:
-                        ignored[shown_suffix(suffix)] += 1
-                        continue
-                    if entry.is_symlink():
-                        records.append(name + b"\0" + _TAIL.pack(_REFUSED, 0, 0))
-                        continue
-                    info = entry.stat(follow_symlinks=False)
-                    kind = _FILE if stat.S_ISREG(info.st_mode) else _REFUSED
-                    records.append(name + b"\0" + _TAIL.pack(kind, info.st_size, info.st_mtime_ns))
-                except OSError:
-                    records.append(name + b"\0" + _TAIL.pack(_REFUSED, 0, 0))
-        records.sort()
+                        size, mtime_ns = self._size_and_mtime(entry)
+                    except OverflowError:
+                        size, mtime_ns = info.st_size, _mtime_ns(info)
+                    except OSError:
+                        size, mtime_ns = _REFUSED, 0
+                    if size is not None:
+                        mtimes.append(mtime_ns)
+                        sizes.append(size)
+                        names.append(name)
+                self._count(len(some))
+        order = sorted(range(len(names)), key=names.__getitem__)
+        names = [names[place] for place in order]
         prefix = folder + b"/" if folder else b""
-        for name, first in clashes(lambda: (record[: -_TAIL.size - 1] for record in records)):
+        for name, first in clashes(names):
             detail = (
                 f"differs from {display_name(first)} only in case or in how an accent is written; one file on macOS, Windows"
             )
             self._listing.notes.append((prefix + name, Note("name_clash", detail)))
-        return records
+        return _Entries(names, array("q", [sizes[place] for place in order]), array("q", [mtimes[place] for place in order]))
+
+    def _count(self, entries: int) -> None:
+        self._seen += entries
+        if self._on_progress and self._seen % _PROGRESS_EVERY == 0:
+            self._on_progress(self._seen)
+
+    def _size_and_mtime(self, entry: os.DirEntry[bytes]) -> tuple[int | None, int]:
+        """Of any entry; in place of the size what it is where it is no file, and ``None`` where it is not looked at."""
+        name = entry.name
+        if name.startswith(b".") or name in SYSTEM_NAMES:
+            with contextlib.suppress(OSError):
+                if self._leave_out and entry.is_dir() and self._is_left_out(entry.path):
+                    return None, 0
+            self._listing.ignored["(hidden or system)"] += 1
+            return None, 0
+        if entry.is_dir():
+            return (None if self._is_left_out(entry.path) else _FOLDER), 0
+        suffix = suffix_of(name)
+        if suffix not in CANDIDATE_SUFFIXES:
+            self._listing.ignored[shown_suffix(suffix)] += 1
+            return None, 0
+        if not entry.is_file(follow_symlinks=False):
+            return _REFUSED, 0
+        info = entry.stat(follow_symlinks=False)
+        return info.st_size, _mtime_ns(info)
 
     def _is_left_out(self, path: bytes) -> bool:
         """Whether a folder is the output, or an output of before: its index.npy is no sample, and it is no class."""
@@ -271,7 +321,7 @@ class _Scan:
         if not stat.S_ISREG(info.st_mode):
             self._listing.refuse(name, self._current_label, "unreadable", f"not a regular file but a {_kind(info.st_mode)}")
             return
-        self._listing.append(name, info.st_size, info.st_mtime_ns, self._current_label)
+        self._listing.append(name, info.st_size, _mtime_ns(info), self._current_label)
 
     def _inside(self, path: bytes) -> bool:
         return self._follow_links or os.path.realpath(path).startswith(self._real_root.rstrip(b"/\\") + os.fsencode(os.sep))
@@ -281,9 +331,9 @@ class _Scan:
         self._listing.refuse(name, self._current_label, "unreadable", detail)
 
 
-def _unpack(record: bytes) -> tuple[bytes, int, int, int]:
-    kind, size, mtime_ns = _TAIL.unpack_from(record, len(record) - _TAIL.size)
-    return record[: -_TAIL.size - 1], kind, size, mtime_ns
+def _mtime_ns(info: os.stat_result) -> int:
+    """In 64 bits. Some file systems take years after 2262, whose nanoseconds need more: a change still changes the number."""
+    return (info.st_mtime_ns + 2**63) % 2**64 - 2**63
 
 
 def _identity(path: bytes) -> tuple[int, int]:

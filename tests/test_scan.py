@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from packer.errors import InputError
 from packer.listing import Listing
 from packer.model import NO_LABEL
+from packer.names import CANDIDATE_SUFFIXES, SYSTEM_NAMES, suffix_of
 from packer.scan import scan
 from tests.check_hooks import as_nobody, environment, lines
 from tests.inputs import npy, pack, write_tree
@@ -111,6 +112,13 @@ def test_sizes_and_times_are_those_of_the_files(tmp_path: Path) -> None:
     first, second = scan(tmp_path)
     assert (first.size_bytes, first.mtime_ns, second.size_bytes) == (7, 1_234_567_890_123_456_789, 0)
     assert scan(tmp_path).total_bytes == 7
+
+
+def test_a_time_that_64_bits_of_ns_do_not_hold_costs_nothing(many_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = os.stat_result(range(10), {"st_mtime_ns": 2**63 + 5})
+    monkeypatch.setattr(Entry, "INFO", far)
+    first = scan(many_files / "classes")[0]
+    assert (first.size_bytes, first.mtime_ns) == (6, 5 - 2**63)
 
 
 # Labels
@@ -256,8 +264,10 @@ def test_a_class_may_be_called_like_a_split_beside_others(tmp_path: Path) -> Non
 
 
 def test_extensions_count_in_any_case(tmp_path: Path) -> None:
-    touch(tmp_path, "c/a.JPG", "c/b.Png", "c/c.JPEG", "c/d.NPY", "c/e.tIf")
-    assert names(scan(tmp_path)) == [b"c/a.JPG", b"c/b.Png", b"c/c.JPEG", b"c/d.NPY", b"c/e.tIf"]
+    files = ["c/a.JPG", "c/b.Png", "c/c.JPEG", "c/d.NPY", "c/e.tIf", "c/f.jpg ", "c/g.Jpeg"]
+    for name in files:
+        write_tree(tmp_path, {name: name.encode()})
+    assert [(source.name.decode(), source.size_bytes) for source in scan(tmp_path)] == [(name, len(name)) for name in files]
 
 
 def test_what_systems_leave_behind_is_ignored_and_counted(tmp_path: Path) -> None:
@@ -278,6 +288,11 @@ def test_other_files_are_counted_once_by_extension(tmp_path: Path, layout: str) 
     listing = scan(tmp_path)
     assert len(listing) == 1
     assert listing.ignored == {"(hidden or system)": 1, "(no extension)": 4, ".txt": 2, ".json": 1, ".gz": 1}
+
+
+def test_no_system_file_is_named_like_a_candidate() -> None:
+    """The scan asks for system names only where the extension is none of a candidate."""
+    assert [name for name in SYSTEM_NAMES if suffix_of(name) in CANDIDATE_SUFFIXES] == []
 
 
 def test_dots_in_names_are_no_obstacle(tmp_path: Path) -> None:
@@ -575,7 +590,8 @@ class Entry:
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
         return False
 
-    is_symlink = is_dir
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        return True
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         return self.INFO
