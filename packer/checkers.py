@@ -13,7 +13,7 @@ import dataclasses
 import json
 import queue
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from packer.check import CheckSettings
@@ -26,6 +26,7 @@ __all__ = ["CheckPool"]
 _CHUNK_FILES = 32
 _CHUNK_BYTES = 4 << 20
 _AHEAD_PER_WORKER = 16  # chunks; with the default chunk that is at most 64 MB a worker in the page cache
+Known = Callable[[Source], Verdict | None]
 _TRIES = 3  # of a file whose worker dies, each in a new process
 
 
@@ -39,6 +40,7 @@ class CheckPool:
         timeout_s: seconds that one file may take.
         check: ``module:function`` that judges one file, as ``packer.check.check_source`` does.
         checksums: what the user's list says of the files.
+        record: called with files and their verdicts as soon as these are there, from any thread and in any order.
     """
 
     def __init__(
@@ -49,9 +51,11 @@ class CheckPool:
         timeout_s: float,
         check: str = "packer.check:check_source",
         checksums: Checksums | None = None,
+        record: Callable[[list[Source], list[Verdict]], None] = lambda sources, verdicts: None,
     ) -> None:
         start = {"root": root.decode("latin-1"), "settings": dataclasses.asdict(settings), "check": check}
         self._checksums = checksums
+        self._record = record
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self._workers = [Worker(json.dumps(start).encode() + b"\n", timeout_s) for _ in range(workers)]
         try:
@@ -71,35 +75,38 @@ class CheckPool:
             worker.stop()
         self._threads.shutdown(wait=True)
 
-    def verdicts(self, sources: Iterable[Source]) -> Iterator[tuple[Source, Verdict]]:
-        """Judge files in parallel; results come in the order of the files."""
-        pending: deque[tuple[list[Source], Future[list[Verdict]]]] = deque()
-        for chunk in _chunks(sources):
-            pending.append((chunk, self._submit([source.name for source in chunk])))
+    def verdicts(self, sources: Iterable[Source], known: Known = lambda source: None) -> Iterator[tuple[Source, Verdict]]:
+        """Judge files in parallel, but for those whose verdict is known; results come in the order of the files."""
+        pending: deque[tuple[list[Source], Future[list[Verdict]] | list[Verdict]]] = deque()
+        for chunk, found in _chunks(sources, known):
+            pending.append((chunk, found or self._submit(chunk)))
             while len(pending) >= _AHEAD_PER_WORKER * len(self._workers):
                 yield from _settle(*pending.popleft())
         while pending:
             yield from _settle(*pending.popleft())
 
-    def recheck(self, name: bytes) -> Verdict:
+    def recheck(self, source: Source) -> Verdict:
         """Judge one file now."""
-        return self._submit([name]).result()[0]
+        return self._submit([source]).result()[0]
 
-    def _submit(self, names: list[bytes]) -> Future[list[Verdict]]:
+    def _submit(self, sources: list[Source]) -> Future[list[Verdict]]:
         try:
-            return self._threads.submit(self._judge, names)
+            return self._threads.submit(self._judge, sources)
         except RuntimeError as error:
             raise no_thread(error) from error
 
-    def _judge(self, names: list[bytes]) -> list[Verdict]:
+    def _judge(self, sources: list[Source]) -> list[Verdict]:
+        names = [source.name for source in sources]
         worker = self._idle.get()
         try:
             try:
-                return self._ask(worker, names)
+                verdicts = self._ask(worker, names)
             except WorkerFailure:
-                return [self._judge_alone(worker, name) for name in names]
+                verdicts = [self._judge_alone(worker, name) for name in names]
         finally:
             self._idle.put(worker)
+        self._record(sources, verdicts)
+        return verdicts
 
     def _judge_alone(self, worker: Worker, name: bytes, tries: int = _TRIES) -> Verdict:
         try:
@@ -114,18 +121,24 @@ class CheckPool:
         return worker.ask([(name.decode("latin-1"), expected(name)) for name in names])
 
 
-def _chunks(sources: Iterable[Source]) -> Iterator[list[Source]]:
+def _chunks(sources: Iterable[Source], known: Known) -> Iterator[tuple[list[Source], list[Verdict]]]:
+    """Files in a row with their verdicts, where these are known, or without any."""
     chunk: list[Source] = []
+    verdicts: list[Verdict] = []
     size = 0
     for source in sources:
-        if chunk and (len(chunk) == _CHUNK_FILES or size + source.size_bytes > _CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
+        verdict = known(source)
+        is_other = (verdict is None) == bool(verdicts)
+        if chunk and (is_other or len(chunk) == _CHUNK_FILES or size + source.size_bytes > _CHUNK_BYTES):
+            yield chunk, verdicts
+            chunk, verdicts, size = [], [], 0
         chunk.append(source)
+        if verdict is not None:
+            verdicts.append(verdict)
         size += source.size_bytes
     if chunk:
-        yield chunk
+        yield chunk, verdicts
 
 
-def _settle(chunk: list[Source], future: Future[list[Verdict]]) -> Iterator[tuple[Source, Verdict]]:
-    return zip(chunk, future.result(), strict=True)
+def _settle(chunk: list[Source], verdicts: Future[list[Verdict]] | list[Verdict]) -> Iterator[tuple[Source, Verdict]]:
+    return zip(chunk, verdicts if isinstance(verdicts, list) else verdicts.result(), strict=True)

@@ -1,11 +1,18 @@
 """The one module that syncs and renames: an output is either absent under its final name, or whole and on the disk.
 
-Work goes on in ``.NAME.partial`` beside the target. In the end, in this order: the shards are synced, then index, names and
-report, then the manifest is written and synced, then the folder; it is renamed; and its parent is synced. A stop at any
-moment leaves nothing under the final name, or what stood there before, or the whole new output.
+Work goes on in ``.NAME.partial`` beside the target, which holds
 
-What this cannot promise: a drive or a network server that acknowledges a sync it has not done. And where a file system has
-no locks, two jobs on one target are not kept apart (one of them then fails when it renames).
+``lock``           of the job at work (``packer.locks``)
+``journal.jsonl``  what a later run need not do again (``packer.journal``)
+``output``         what becomes the target
+``replaced``       between two renames, where an output is replaced on a system that cannot exchange two folders
+``committing``     from then on the target is replaced: the digest of the manifest that it will have
+
+In the end, in this order: the shards are synced, then index, names and report, then the manifest is written and synced, then
+the folder; it is renamed; and the target's parent is synced. A stop at any moment leaves nothing under the final name, or what
+stood there before, or the whole new output.
+
+What this cannot promise: a drive or a network server that acknowledges a sync it has not done.
 """
 
 from __future__ import annotations
@@ -17,33 +24,36 @@ import os
 import shutil
 import stat
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 
+import xxhash
+
 from packer.errors import OutputError
+from packer.locks import JobLock
 from packer.manifest import MANIFEST_FILE
 from packer.scan import is_packed_dataset
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = ["Staging"]
 
 _NO_REPLACE, _EXCHANGE = 1, 2  # flags of renameat2(2)
 _AT_FDCWD = -100
-_SAME_AS_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EINVAL})
+_LOCK, _COMMITTING = "lock", "committing"
 
 
 class Staging:
-    """The unfinished output beside its target; a context that removes it unless ``commit`` was called.
+    """The unfinished output beside its target; a context that removes what no later run can use.
 
     Args:
         target: where the output will stand.
         overwrite: replace an output of packer that stands there already.
 
     Attributes:
-        folder: the partial folder, empty at the start.
-        found_unfinished: whether a killed job had left one.
+        partial: the partial folder, which holds all the rest.
+        folder: the unfinished output in it.
+        journal: where its journal is.
+        found_unfinished: whether a job that did not end had left one.
 
     Raises:
         OutputError: something stands at the target, the folder cannot be made, or another job is at work on it.
@@ -51,37 +61,74 @@ class Staging:
 
     def __init__(self, target: Path, *, overwrite: bool) -> None:
         self._target = target
-        self.folder = target.parent / f".{target.name}.partial"
-        self._old = target.parent / f".{target.name}.old"
+        self._overwrite = overwrite
+        self.partial = target.parent / f".{target.name}.partial"
+        self.folder = self.partial / "output"
+        self.journal = self.partial / "journal.jsonl"
+        self._replaced = self.partial / "replaced"
         self.found_unfinished = False
-        self._lock = -1
-        self._is_ours = False
-        self._recover()
-        self._overwrite = overwrite and _exists(target)
-        if _exists(target):
-            _require_replaceable(target, overwrite=overwrite)
+        self._lock: JobLock | None = None
+        self._is_mine = False  # whether what is in the partial folder may be removed
+        self._kept: Collection[str] | None = None
 
     def __enter__(self) -> Staging:
         try:
-            self._make_folder()
+            if _exists(self._target) and not self._overwrite:
+                self._refuse_after_tidying()
+            self._take_folder()
+            try:
+                self._recover()
+                if _exists(self._target):
+                    _require_replaceable(self._target, overwrite=self._overwrite)
+                self.found_unfinished = os.listdir(self.partial) != [_LOCK]
+                self._is_mine = not self.found_unfinished
+                self.folder.mkdir(exist_ok=True)
+            except BaseException:
+                self._leave_folder()
+                raise
         except OSError as error:
-            self._unlock()
             if isinstance(error, OutputError):
                 raise
-            raise OutputError(f"{self.folder.parent}: cannot be written: {error.strerror}") from error
+            raise OutputError(f"{self._target.parent}: cannot be written: {error.strerror}. Choose another with -o.") from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        # The partial folder may belong to the next job by now: the target was free for it since the rename.
-        if self._is_ours:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        self._unlock()
+        if self._is_mine:
+            with contextlib.suppress(OSError):
+                if self._kept is None:
+                    self._clear()
+                else:
+                    self._clear_output(self._kept)
+        self._leave_folder()
+
+    def start_over(self) -> None:
+        """Remove all that an earlier job has left."""
+        self._clear()
+        self._is_mine = True
+        self.folder.mkdir()
+
+    def go_on(self, shards: Collection[str]) -> None:
+        """Remove what an earlier job has left, but for its journal and these shards, which are finished."""
+        self._is_mine = True
+        self._clear_output(shards)
+
+    def keep(self, shards: Collection[str]) -> None:
+        """Leave the journal and these shards to a later run, and remove the rest, unless the output is committed."""
+        self._kept = shards
+
+    def renew_lock(self) -> None:
+        """Say that the job is still at work."""
+        if self._lock:
+            self._lock.renew()
 
     def sync(self, path: Path) -> None:
         """Bring a finished file to the disk."""
         descriptor = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            error.filename = os.fspath(path)
+            raise
         finally:
             os.close(descriptor)
 
@@ -90,98 +137,112 @@ class Staging:
         for name in files:
             self.sync(Path(self.folder, name))
         path = Path(self.folder, MANIFEST_FILE)
-        with path.open("xb") as file:
+        with path.open("wb") as file:
             file.write(manifest)
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(self.folder)
-        if self._overwrite:
+        Path(self.partial, _COMMITTING).write_bytes(_digest(manifest))
+        if self._lock:
+            self._lock.require_held()
+        if self._overwrite and _exists(self._target):
             self._exchange()
         else:
             _rename_to_nothing(self.folder, self._target)
-            self._is_ours = False
         _sync_folder(self._target.parent)
+        self._kept = None
 
     def _exchange(self) -> None:
-        mine = self._lock
-        self._lock = _lock(self._target, self._target)  # of the old output, which is about to be the partial folder
-        try:
-            if _renameat2(self.folder, self._target, _EXCHANGE):
-                return
-        finally:
-            if mine != -1:
-                os.close(mine)
+        if _renameat2(self.folder, self._target, _EXCHANGE):
+            return
         # Two renames; a stop between them is mended by `_recover` at the next run.
-        self._target.rename(self._old)
+        self._target.rename(self._replaced)
         try:
             self.folder.rename(self._target)
         except OSError:
-            self._old.rename(self._target)
+            self._replaced.rename(self._target)
             raise
-        self._is_ours = False
-        shutil.rmtree(self._old, ignore_errors=True)
 
     def _recover(self) -> None:
-        if not _exists(self._old):
+        """Mend what a job that was killed during its commit has left."""
+        committing = Path(self.partial, _COMMITTING)
+        if not _exists(committing):
             return
-        if not _exists(self._target) and is_packed_dataset(self._old):
-            with contextlib.suppress(OSError):
-                self._old.rename(self._target)
-        else:
-            shutil.rmtree(self._old, ignore_errors=True)
+        if _exists(self._replaced) and not _exists(self._target):
+            self._replaced.rename(self._target)
+        if _is_committed(self._target, committing):
+            self._clear()
+            return
+        committing.unlink()
+        if _exists(self._replaced):
+            shutil.rmtree(self._replaced)
 
-    def _make_folder(self) -> None:
-        while True:
+    def _refuse_after_tidying(self) -> None:
+        """Say that the target exists; what a job that was killed just after its commit has left beside it goes first."""
+        if _is_committed(self._target, Path(self.partial, _COMMITTING)):
+            with contextlib.suppress(OSError, OutputError):
+                self._take_folder()
+                self._recover()
+                self._leave_folder()
+        _require_replaceable(self._target, overwrite=False)
+
+    def _take_folder(self) -> None:
+        """Make the partial folder, or find it, and lock it."""
+        while self._lock is None:
             try:
-                self.folder.mkdir()
+                self.partial.mkdir()
             except FileExistsError:
-                self.found_unfinished = True
-                _require_own_folder(self.folder)
-            if self._take_lock():
-                self._is_ours = True
-                break
+                _require_own_folder(self.partial)
+            with contextlib.suppress(FileNotFoundError):  # the job that held it has just finished
+                lock = JobLock(self.partial / _LOCK, self._target)
+                if lock.is_current:
+                    self._lock = lock
+                else:
+                    lock.release()
+
+    def _leave_folder(self) -> None:
+        """Let go of the partial folder, and remove it where it is empty."""
+        if self._lock is None:
+            return
+        lock, self._lock = self._lock, None
+        if sys.platform == "win32":
+            lock.release()  # an open file cannot be removed there
+        with contextlib.suppress(OSError):
+            if os.listdir(self.partial) == [_LOCK]:
+                Path(self.partial, _LOCK).unlink()
+                self.partial.rmdir()
+        lock.release()
+
+    def _clear(self) -> None:
+        with os.scandir(self.partial) as entries:
+            for entry in entries:
+                if entry.name != _LOCK:
+                    _remove(entry)
+
+    def _clear_output(self, kept: Collection[str]) -> None:
         with os.scandir(self.folder) as entries:
             for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path)
-                else:
-                    Path(entry.path).unlink()
-
-    def _take_lock(self) -> bool:
-        """Lock the partial folder itself; whether it still is the one at that path.
-
-        The lock dies with the process, and needs no file that could be left behind or renamed along.
-        """
-        self._unlock()
-        self._lock = _lock(self.folder, self._target)
-        if self._lock == -1:
-            return True
-        try:
-            return os.path.samestat(os.fstat(self._lock), os.lstat(self.folder))
-        except FileNotFoundError:
-            return False  # the job that held it has just finished
-
-    def _unlock(self) -> None:
-        if self._lock != -1:
-            os.close(self._lock)
-            self._lock = -1
+                if entry.name not in kept or not entry.is_file(follow_symlinks=False):
+                    _remove(entry)
 
 
-def _lock(folder: Path, target: Path) -> int:
-    """Lock a folder; returns the descriptor that holds the lock, -1 where the system has no such locks."""
-    if sys.platform == "win32":
-        return -1
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _remove(entry: os.DirEntry[str]) -> None:
+    if entry.is_dir(follow_symlinks=False):
+        shutil.rmtree(entry.path)
+    else:
+        Path(entry.path).unlink()
+
+
+def _digest(manifest: bytes) -> bytes:
+    return xxhash.xxh3_128_hexdigest(manifest).encode()
+
+
+def _is_committed(target: Path, committing: Path) -> bool:
+    """Whether the target is what a job was about to put there."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise OutputError(f"{target}: another job is packing to it right now (it holds {folder.name})") from None
-    except OSError as error:
-        if error.errno not in _SAME_AS_NO_LOCKS:
-            os.close(descriptor)
-            raise
-    return descriptor
+        return committing.read_bytes() == _digest(Path(target, MANIFEST_FILE).read_bytes())
+    except OSError:
+        return False
 
 
 def _exists(path: Path) -> bool:

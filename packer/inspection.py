@@ -17,10 +17,11 @@ from packer.cpus import available_cpus
 from packer.duplicates import DuplicateGroup, Duplicates
 from packer.errors import InputError, TooManySkippedError
 from packer.intake import Intake
+from packer.journal import Journal
 from packer.labels import load_classes
 from packer.listing import Listing
 from packer.manifest import MAX_MANIFEST_BYTES
-from packer.model import Kept, Skipped, Source, display_name
+from packer.model import Kept, Skipped, Source, Verdict, display_name
 from packer.options import InputOptions, OnProgress, Progress, allowed_skips
 from packer.report import ReportWriter
 from packer.scan import scan
@@ -46,6 +47,7 @@ class Inspection:
         samples: number of files kept so far.
         payload_bytes: their bytes together.
         checksums_digest: of the user's list of checksums, empty where there is none.
+        journal: where verdicts are looked up and written down; set before they are asked for, or ``None``.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Inspection:
         self.samples = 0
         self.payload_bytes = 0
         self.checksums_digest = ""
+        self.journal: Journal | None = None
 
     def __enter__(self) -> Inspection:
         """Start the workers, which load their decoders while the folder is scanned."""
@@ -84,7 +87,12 @@ class Inspection:
         if options.check != "none":
             workers = options.workers or available_cpus()
             self._pool = CheckPool(
-                os.fsencode(self._root), self._settings, workers, options.timeout_s, checksums=self._checksums
+                os.fsencode(self._root),
+                self._settings,
+                workers,
+                options.timeout_s,
+                checksums=self._checksums,
+                record=self._record,
             )
         return self
 
@@ -123,19 +131,21 @@ class Inspection:
             )
         return self.listing
 
-    def kept(self, report: ReportWriter) -> Iterator[tuple[Source, Kept, bytes]]:
-        """The sound files in order, with their bytes where these are wanted; the others go into the report."""
+    def verdicts(self) -> Iterator[tuple[Source, Verdict]]:
+        """The verdicts on all files in order, and nothing done with them."""
+        for source, verdict, _ in self._intake(None).take(self.listing):
+            yield source, verdict
+
+    def kept(self, report: ReportWriter, read_from: int = 0) -> Iterator[tuple[Source, Kept, bytes]]:
+        """The sound files in order, with their bytes where these are wanted; the others go into the report.
+
+        Args:
+            report: of the job.
+            read_from: index of the first source whose bytes are wanted, in a job that wants them at all.
+        """
         total, done_bytes = len(self.listing), 0
         self._on_progress(Progress(self._stage, 0, total))
-        intake = Intake(
-            os.fsencode(self._root),
-            self._settings,
-            self._pool,
-            checksums=self._checksums,
-            skip=self._options.skip,
-            read=self._read,
-        )
-        for source, verdict, payload in intake.take(self.listing):
+        for source, verdict, payload in self._intake(read_from if self._read else None).take(self.listing):
             if isinstance(verdict, Skipped):
                 report.skip(source.name, verdict.code, verdict.detail)
             else:
@@ -196,6 +206,21 @@ class Inspection:
             "turned": self._turned,
             "ignored": dict(sorted(self.listing.ignored.items())),
         }
+
+    def _intake(self, read_from: int | None) -> Intake:
+        return Intake(
+            os.fsencode(self._root),
+            self._settings,
+            self._pool,
+            checksums=self._checksums,
+            skip=self._options.skip,
+            journal=self.journal,
+            read_from=read_from,
+        )
+
+    def _record(self, sources: list[Source], verdicts: list[Verdict]) -> None:
+        if self.journal:
+            self.journal.add(sources, verdicts)
 
     def _report_duplicates(self, group: DuplicateGroup, name_of: dict[int, bytes], report: ReportWriter) -> None:
         sources = [self.listing[int(index)] for index in group.sources[:_PATHS]]

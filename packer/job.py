@@ -1,29 +1,33 @@
-"""One packing job: scan, check, plan, write, read back, commit."""
+"""One packing job: scan, check, plan, write, commit; and what it leaves to the next run where it ends early."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import mmap
 import os
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
+from packer.assembly import Assembly, Labelling
 from packer.commit import Staging
 from packer.errors import InputError, OutputError, TooManySkippedError
-from packer.extents import ExtentReader
 from packer.files import file_digest
-from packer.formats._base import Format, Written
-from packer.index import INDEX_FILE, NAMES_FILE, Index, IndexWriter
+from packer.formats._base import Format
 from packer.inspection import Inspection
+from packer.journal import Chain, FinishedShard, Journal
 from packer.listing import Listing
-from packer.manifest import MAX_MANIFEST_BYTES, REPORT_FILE, FileEntry, Manifest, ShardEntry, content_digest
-from packer.model import TYPES_BY_NAME, Sample, display_name
+from packer.manifest import REPORT_FILE, Manifest
+from packer.model import Kept, display_name
 from packer.options import OnProgress, PackOptions, Progress, Summary
-from packer.plan import ShardLimits, WritePlan
+from packer.plan import ShardLimits
 from packer.report import ReportWriter
-from packer.verify import payload_findings
 
 __all__ = ["Job"]
+
+_DECIDING = ("packer", "numpy", "pillow", "simplejpeg")
+"""Distributions whose versions a verdict may depend on."""
 
 
 class Job:
@@ -38,63 +42,133 @@ class Job:
         staging: Staging,
         on_progress: OnProgress,
     ) -> None:
+        self._root = root
         self._target = target
         self._container = container
         self._options = options
         self._staging = staging
         self._on_progress = on_progress
         self._limits = options.limits or ShardLimits()
+        self._finished: list[FinishedShard] = []
         self._inspection = Inspection(
             root,
             options,
-            on_progress,
+            self._tell,
             max_bytes=container.max_payload_bytes,
-            leave_out=(target, staging.folder),
+            leave_out=(target, staging.partial),
         )
 
     def run(self, started: float) -> Summary:
         """Do it all. ``started`` is the time (``time.perf_counter``) that the summary counts from."""
-        path = Path(self._staging.folder, REPORT_FILE)
+        staging = self._staging
+        starts_over = not self._options.resume or not staging.journal.exists()
+        if starts_over:
+            staging.start_over()
         with self._inspection as inspection:
-            listing = inspection.scan()
-            self._require_space(listing)
+            journal = Journal(staging.journal, self._settings())
+            resumed = journal.verdicts if journal.is_resumed else None
             try:
-                with ReportWriter(path) as report:
-                    written = self._write(listing, report)
-            except (InputError, TooManySkippedError) as error:
-                raise type(error)(f"{error}. Nothing was packed. Report: {self._rescue(path)}") from None
-        manifest = self._manifest(listing, written)
-        content = manifest.to_json()
-        if len(content) > MAX_MANIFEST_BYTES:
-            raise OutputError(
-                f"{self._target}: {len(manifest.shards):,} shards, more than a manifest holds. Make larger ones "
-                "(--shard-size, --shard-samples)."
-            )
-        self._read_back(manifest)
-        files = [*(shard.file for shard in manifest.shards), INDEX_FILE, NAMES_FILE, REPORT_FILE]
-        self._staging.commit(content, files)
+                if self._container.has_shards or self._options.check != "none":
+                    inspection.journal = journal  # else there is nothing that a later run could use
+                try:
+                    summary = self._pack(journal)
+                except OSError as error:
+                    if isinstance(error, OutputError):
+                        raise
+                    raise self._output_error(error) from error
+            except BaseException as error:
+                self._leave(journal, error)
+                raise
+            finally:
+                journal.close()
         return Summary(
-            **inspection.counts(report),
+            **summary,
             output=self._target,
             format=self._container.name,
-            output_bytes=manifest.size_bytes,
-            shards=len(manifest.shards),
-            content_digest=manifest.content_digest,
+            resumed=resumed,
+            replaced_unfinished=starts_over and staging.found_unfinished,
             seconds=time.perf_counter() - started,
-            replaced_unfinished=self._staging.found_unfinished,
         )
 
-    def output_error(self, error: OSError) -> OutputError:
+    def _output_error(self, error: OSError) -> OutputError:
         """What the file system refused, and how far the job had come."""
         where = os.fsdecode(error.filename) if error.filename else str(self._staging.folder)
         return OutputError(
             f"{where}: cannot be written: {error.strerror or error} ({self._inspection.payload_bytes:,} bytes were packed, "
-            f"{_free_bytes(self._target.parent):,} bytes are free there). Nothing was left behind."
+            f"{_free_bytes(self._target.parent):,} bytes are free there)."
         )
+
+    def _pack(self, journal: Journal) -> dict[str, Any]:
+        inspection = self._inspection
+        listing = inspection.scan()
+        read_from = self._take_over(listing, journal)
+        self._require_space(listing)
+        path = Path(self._staging.folder, REPORT_FILE)
+        try:
+            with self._assembly(listing, journal) as assembly:
+                with ReportWriter(path) as report:
+                    for source, verdict, payload in inspection.kept(report, read_from):
+                        assembly.add(source.name, source.label, verdict, payload)
+                    inspection.finish(report)
+                manifest = assembly.commit(self._shaping(), self._on_progress)
+        except (InputError, TooManySkippedError) as error:
+            raise type(error)(f"{error}. Nothing was packed. Report: {self._rescue(path)}") from None
+        return {**inspection.counts(report), **_described(manifest)}
+
+    def _assembly(self, listing: Listing, journal: Journal) -> Assembly:
+        def shard_done(shard: FinishedShard) -> None:
+            if self._container.has_shards:
+                journal.add_shard(shard)
+                self._finished.append(shard)
+
+        return Assembly(
+            self._container,
+            self._staging,
+            Labelling(listing.classes, listing.class_labels, listing.labels_from),
+            sizes=listing.sizes(),
+            limits=self._limits,
+            finished=[shard.entry for shard in self._finished],
+            on_shard=shard_done,
+        )
+
+    def _take_over(self, listing: Listing, journal: Journal) -> int:
+        """Find the shards of an earlier run that are as this run would make them; returns the source that comes after them."""
+        covered = 0
+        waiting = iter(journal.shards)
+        shard = next(waiting, None)
+        if shard is not None:
+            chain, samples = Chain(listing.classes, listing.class_labels), 0
+            for source, verdict in self._inspection.verdicts():
+                self._tell(Progress("resume", source.index + 1, len(listing)))
+                if not isinstance(verdict, Kept):
+                    continue
+                chain.add(source.name, source.label, verdict)
+                samples += 1
+                if samples < shard.entry.samples:
+                    continue
+                if chain.digest() != shard.chain or not _is_whole(Path(self._staging.folder, shard.entry.file), shard):
+                    break
+                self._finished.append(shard)
+                covered, samples = source.index + 1, 0
+                shard = next(waiting, None)
+                if shard is None:
+                    break
+            journal.refresh()
+        self._staging.go_on([shard.entry.file for shard in self._finished])
+        return covered
+
+    def _leave(self, journal: Journal, error: BaseException) -> None:
+        """Leave what a later run can use, and say so."""
+        if journal.verdicts and not isinstance(error, InputError):
+            self._staging.keep([shard.entry.file for shard in self._finished])
+            error.add_note(
+                f"What was done so far is kept in {self._staging.partial}: run the same command again to go on from there."
+            )
 
     def _require_space(self, listing: Listing) -> None:
         free = _free_bytes(self._target.parent)
-        if listing.total_bytes > free:
+        needed = listing.total_bytes - sum(shard.entry.size_bytes for shard in self._finished)
+        if needed > free:
             sizes = listing.sizes()
             largest = listing[sizes.index(max(sizes))]
             raise OutputError(
@@ -108,32 +182,9 @@ class Job:
         report.replace(kept)
         return kept
 
-    def _write(self, listing: Listing, report: ReportWriter) -> Written:
-        plan = WritePlan(
-            folder=self._staging.folder,
-            sizes=listing.sizes(),
-            classes=listing.classes,
-            class_labels=listing.class_labels,
-            limits=self._limits,
-            shard_done=self._staging.sync,
-        )
-        index = IndexWriter(self._staging.folder)
-        writer = self._container.open_writer(plan)
-        try:
-            for source, verdict, payload in self._inspection.kept(report):
-                kind = TYPES_BY_NAME[verdict.type]
-                writer.append(Sample(index.samples, source.name, source.label, kind, verdict.header), payload)
-                index.append(source.name, source.label, verdict)
-            self._inspection.finish(report)
-            written = writer.finish()
-            index.finish(written.extents)
-        finally:
-            writer.close()
-            index.close()
-        return written
-
-    def _manifest(self, listing: Listing, written: Written) -> Manifest:
-        folder, options, samples = self._staging.folder, self._options, self._inspection.samples
+    def _shaping(self) -> dict[str, Any]:
+        """The options that shape the output."""
+        options = self._options
         shaping: dict[str, Any] = {
             "check": options.check,
             "labels": options.labels,
@@ -146,44 +197,48 @@ class Job:
             shaping["classes_from"] = True
         if options.checksums is not None:
             shaping["checksums"] = self._inspection.checksums_digest
+        if options.shuffle is not None:
+            shaping["shuffle"] = options.shuffle
         if self._container.has_shards:
             shaping |= {"shard_bytes": self._limits.size_bytes, "shard_samples": self._limits.samples}
-        classes = tuple(display_name(name) for name in listing.classes)
-        return Manifest(
-            format=self._container.name,
-            samples=samples,
-            classes=classes,
-            labels=listing.labels_from,
-            header=written.header,
-            shards=tuple(_shard_entry(Path(folder, name), count) for name, count in written.files),
-            files={name: _file_entry(Path(folder, name)) for name in (INDEX_FILE, NAMES_FILE, REPORT_FILE)},
-            options=shaping,
-            versions=self._container.versions(),
-            content_digest=content_digest(Index(folder, samples), classes),
-        )
+        return shaping
 
-    def _read_back(self, manifest: Manifest) -> None:
-        """Read every payload through its extent, as a training run will, before anything gets its final name."""
-        folder = self._staging.folder
+    def _settings(self) -> dict[str, Any]:
+        """All that the bytes of the output depend on, but for the input."""
+        return {
+            "input": os.path.realpath(self._root),
+            "format": self._container.name,
+            **self._shaping(),
+            "version of": {name: _version(name) for name in _DECIDING} | self._container.versions(),
+            "page size": mmap.PAGESIZE,
+        }
 
-        def tell(done: int, total: int) -> None:
-            self._on_progress(Progress("verify", done, total))
-
-        extents = ExtentReader(folder, manifest.shards)
-        for finding in payload_findings(manifest, Index(folder, manifest.samples), extents, tell):
-            raise OutputError(
-                f"{folder}: sample {finding.index} ({finding.name!r}) does not read back as it was written: {finding.problem}. "
-                "The disk or the memory of this machine is failing."
-            )
+    def _tell(self, progress: Progress) -> None:
+        self._staging.renew_lock()
+        self._on_progress(progress)
 
 
-def _file_entry(path: Path) -> FileEntry:
-    return FileEntry(path.stat().st_size, file_digest(path))
+def _is_whole(path: Path, shard: FinishedShard) -> bool:
+    try:
+        info = os.lstat(path)
+        return info.st_size == shard.entry.size_bytes and file_digest(path) == shard.entry.digest
+    except OSError:
+        return False
 
 
-def _shard_entry(path: Path, samples: int) -> ShardEntry:
-    entry = _file_entry(path)
-    return ShardEntry(path.name, entry.size_bytes, samples, entry.digest)
+def _described(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "output_bytes": manifest.size_bytes,
+        "shards": len(manifest.shards),
+        "content_digest": manifest.content_digest,
+    }
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _free_bytes(folder: Path) -> int:

@@ -185,6 +185,7 @@ class Sample:
         name: original relative path, raw bytes.
         label: class index, or ``NO_LABEL``.
         type: type by content.
+        size_bytes: of the payload.
         header: the first bytes of the payload that are an ``.npy`` header, empty for images.
     """
 
@@ -192,6 +193,7 @@ class Sample:
     name: bytes
     label: int
     type: FileType
+    size_bytes: int
     header: bytes = field(default=b"", repr=False)
 
     @property

@@ -101,12 +101,16 @@ class PackOptions(InputOptions):
         output: where the dataset will stand; ``None`` for ``NAME.FORMAT`` beside the input.
         overwrite: replace an output of packer that stands there already; the old one stays until the new one is whole.
         limits: when a shard is full, for formats that have shards; ``None`` for the defaults.
+        resume: go on from what an unfinished job has left; ``False`` to start over.
+        shuffle: seed of a random order to pack in, for readers that stream; ``None`` for the order of the names.
     """
 
     format: str = "lmdb"
     output: Path | None = None
     overwrite: bool = False
     limits: ShardLimits | None = None
+    resume: bool = True
+    shuffle: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +118,8 @@ class Progress:
     """How far a job is.
 
     Attributes:
-        stage: ``"scan"``, ``"pack"``, ``"check"`` or ``"verify"``.
-        done: files looked at (scan, pack, check) or samples read back (verify).
+        stage: ``"scan"``, ``"resume"``, ``"pack"``, ``"check"`` or ``"verify"``.
+        done: files looked at (scan, resume, pack, check) or samples read back (verify).
         total: how many there are, ``None`` while that is not known.
         done_bytes: bytes of the files done.
         skipped: files skipped so far.
@@ -174,7 +178,8 @@ class Summary(InputSummary):
         output_bytes: size of the container.
         shards: number of files of the container.
         content_digest: the same for the same samples in any container.
-        replaced_unfinished: whether an unfinished output of a killed job was found and started over.
+        resumed: number of verdicts that an unfinished job had left, ``None`` where there was none to go on from.
+        replaced_unfinished: whether an unfinished output was found and started over.
     """
 
     output: Path
@@ -182,6 +187,7 @@ class Summary(InputSummary):
     output_bytes: int
     shards: int
     content_digest: str
+    resumed: int | None
     replaced_unfinished: bool
 
     @property

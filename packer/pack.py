@@ -16,7 +16,7 @@ from packer.inspection import require_folder
 from packer.job import Job
 from packer.options import OnProgress, PackOptions, Summary
 
-__all__ = ["pack_folder"]
+__all__ = ["checked_format", "pack_folder", "resolve_target"]
 
 
 def pack_folder(
@@ -25,7 +25,8 @@ def pack_folder(
     """Pack a folder of images and ``.npy`` files into one container.
 
     Files that cannot be decoded are named in the report and stay out; they never end the job. Nothing stands under the
-    output's final name before it is whole, read back and on the disk.
+    output's final name before it is whole, read back and on the disk. A job that ended early leaves what it has found out in
+    ``.NAME.partial`` beside the output, and the next one with the same options goes on from there.
 
     Args:
         source: the folder; class folders in its first level give the labels.
@@ -37,25 +38,24 @@ def pack_folder(
         InputError: the input is missing, holds nothing that can be packed, or its labels would be a guess.
         TooManySkippedError: more files were skipped than the options allow.
         DatasetError: the dataset that the classes are to be taken from cannot be opened.
-        OutputError: the output exists already or cannot be written.
+        OutputError: the output exists already or cannot be written, or an unfinished one was made with other options.
     """
     options = options or PackOptions()
-    container = _checked_format(options)
+    container = checked_format(options)
     root = Path(source)
     require_folder(root)
-    target = _target(root, container, options)
+    target = resolve_target(root, container, options)
     started = time.perf_counter()
     with Staging(target, overwrite=options.overwrite) as staging:
-        job = Job(root, target, container, options, staging, on_progress or (lambda progress: None))
-        try:
-            return job.run(started)
-        except OutputError:
-            raise
-        except OSError as error:
-            raise job.output_error(error) from error
+        return Job(root, target, container, options, staging, on_progress or (lambda progress: None)).run(started)
 
 
-def _checked_format(options: PackOptions) -> Format:
+def checked_format(options: PackOptions) -> Format:
+    """The container format of a job whose options are sound.
+
+    Raises:
+        OptionError: they are not.
+    """
     container = formats.get(options.format)
     options.require_sound()
     if options.limits and not container.has_shards:
@@ -65,8 +65,13 @@ def _checked_format(options: PackOptions) -> Format:
     return container
 
 
-def _target(root: Path, container: Format, options: PackOptions) -> Path:
-    """The output's real path, so that everything is made on the same file system as the output itself."""
+def resolve_target(root: Path, container: Format, options: PackOptions) -> Path:
+    """The output's real path, so that everything is made on the same file system as the output itself.
+
+    Raises:
+        OptionError: the input has no name to call the output after.
+        OutputError: the output is the input or holds it, or there is no folder that it could be made in.
+    """
     real_root = Path(os.path.realpath(root))
     output = options.output
     if output is None:

@@ -42,7 +42,10 @@ class WritePlan:
         classes: class names, raw bytes.
         class_labels: the label of each class.
         limits: when a shard is full, where the format has shards.
-        shard_done: called with the path of each file that is complete and will not change; it is synced there.
+        shard_done: called with the path and the number of samples of each file that is complete and will not change; it is
+            synced there.
+        finished_shards: number of shards, from the first on, that an earlier job had finished, where the format has shards.
+            Their samples come as all others do, but without their bytes, and are not written.
     """
 
     folder: Path
@@ -50,4 +53,5 @@ class WritePlan:
     classes: list[bytes]
     class_labels: list[int]
     limits: ShardLimits
-    shard_done: Callable[[Path], None]
+    shard_done: Callable[[Path, int], None]
+    finished_shards: int = 0

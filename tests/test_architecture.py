@@ -25,12 +25,12 @@ ROOT = Path(packer.__file__).parent
 
 LAYERS = (
     {"errors", "model", "cpus"},
-    {"exif", "files", "names", "npyheader", "pngchunks", "buffers", "permutation", "tensors"},
+    {"exif", "files", "filetree", "locks", "names", "npyheader", "pngchunks", "buffers", "permutation", "tensors"},
     {"check", "checksums", "index", "manifest", "plan"},
-    {"duplicates", "listing", "labels", "scan", "report", "commit", "options"},
+    {"duplicates", "journal", "listing", "labels", "scan", "report", "commit", "options"},
     {"formats", "checkers", "workers", "intake", "inspection", "quarantine"},
-    {"extents", "store", "batches", "samples", "resize", "selection", "decode"},
-    {"pack", "job", "checking", "verify", "datasets", "demo", "sampler"},
+    {"extents", "store", "walk", "batches", "samples", "resize", "selection", "decode"},
+    {"assembly", "pack", "job", "checking", "verify", "native", "decodable", "unpack", "datasets", "demo", "sampler"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )

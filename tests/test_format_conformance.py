@@ -596,7 +596,7 @@ def _write(format_name: str, folder: Path, payloads: list[bytes], *, finish: boo
     written = Written([], [])
     try:
         for i, payload in enumerate(payloads):
-            writer.append(Sample(i, b"%d.npy" % i, NO_LABEL, TYPES_BY_NAME["npy"]), payload)
+            writer.append(Sample(i, b"%d.npy" % i, NO_LABEL, TYPES_BY_NAME["npy"], len(payload)), payload)
         if finish:
             written = writer.finish()
             written = Written(written.files, list(written.extents), written.header)

@@ -19,7 +19,7 @@ from packer.formats import names
 
 __all__ = ["COMMANDS", "app", "run"]
 
-COMMANDS = ("pack", "check", "verify", "info", "ls", "demo")
+COMMANDS = ("pack", "check", "verify", "unpack", "info", "ls", "demo")
 _DEFAULT = "pack"
 # SIGHUP: the terminal or the connection is gone. Under nohup it is ignored, and stays so.
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -112,13 +112,13 @@ def run(args: list[str] | None = None) -> int:
         warn(f"{error}. `pack --help` shows what there is.")
         return error.exit_status
     except PackerError as error:
-        warn(str(error))
+        warn(_with_notes(str(error), error))
         return error.exit_status
-    except (KeyboardInterrupt, click.Abort):
-        warn("interrupted")
+    except (KeyboardInterrupt, click.Abort) as interrupt:
+        warn(_with_notes("interrupted", interrupt))
         return 130
     except Terminated as ending:
-        warn("terminated")
+        warn(_with_notes("terminated", ending))
         return 128 + ending.number
     except OutputClosed as closed:
         # `pack ls DATASET | head`: nobody reads any more. Python would try once more while it ends, and complain.
@@ -130,6 +130,13 @@ def run(args: list[str] | None = None) -> int:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _with_notes(message: str, error: BaseException) -> str:
+    """A message with what the job has added about what it leaves; notes are whole sentences."""
+    # click makes its own exception of an interrupt; the job's is its cause
+    notes = " ".join(note for one in (error, error.__cause__) for note in getattr(one, "__notes__", ()))
+    return f"{message.removesuffix('.')}. {notes}" if notes else message
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -54,6 +54,7 @@ class _Command(click.Command):
     "-o", "--output", type=click.Path(readable=False, path_type=Path), help="Where to write.  [default: SRC.FORMAT beside SRC]"
 )
 @click.option("--overwrite", is_flag=True, help="Replace an earlier output; it stays until the new one is whole.")
+@click.option("--no-resume", is_flag=True, help="Start over where an unfinished job of before could be gone on with.")
 @click.option(
     "--check",
     type=click.Choice(["full", "none"]),
@@ -62,6 +63,7 @@ class _Command(click.Command):
     help="full: decode every file; none: look at its first bytes only.",
 )
 @input_options
+@click.option("--shuffle", type=click.IntRange(min=0, max=2**63 - 1), metavar="SEED", help="Pack in a random order.")
 @click.option("--shard-size", type=_Size(), metavar="SIZE", help="Size of a shard, webdataset only.  [default: 1GB]")
 @click.option("--shard-samples", type=click.IntRange(min=1), metavar="N", help="Samples a shard, webdataset only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
@@ -72,7 +74,9 @@ def command(
     format_: str,
     output: Path | None,
     overwrite: bool,
+    no_resume: bool,
     check: str,
+    shuffle: int | None,
     shard_size: int | None,
     shard_samples: int | None,
     as_json: bool,
@@ -96,6 +100,8 @@ def command(
         format=format_,
         output=output,
         overwrite=overwrite,
+        resume=not no_resume,
+        shuffle=shuffle,
         check=check,
         limits=limits if shard_size or shard_samples else None,
         **input_values(inputs),
@@ -110,8 +116,10 @@ def command(
     if quiet:
         warn_if_mostly_skipped(summary)
         return
-    if summary.replaced_unfinished:
-        emit("an unfinished output of a job that was killed was found, and started over")
+    if summary.resumed is not None:
+        emit(f"unfinished output found: went on from it, {plural(summary.resumed, 'file')} had been looked at already")
+    elif summary.replaced_unfinished:
+        emit("unfinished output found: started over")
     classes = f", {plural(len(summary.classes), 'class')}" if summary.classes else ", no labels"
     shards = f", {plural(summary.shards, 'shard')}" if summary.shards > 1 else ""
     emit(

@@ -23,12 +23,12 @@ class Written:
     """A finished container.
 
     Attributes:
-        files: file name and number of samples of each shard.
+        files: file name of each shard.
         extents: where each payload lies, in the order of the samples; gone through once.
         header: bytes that every payload began with and that are not in the container.
     """
 
-    files: list[tuple[str, int]]
+    files: list[str]
     extents: Iterable[Extent]
     header: bytes = b""
 

@@ -88,8 +88,8 @@ class _Writer:
             start = _create_data(self._path, shape, dtype, total)
             with h5py.File(self._path, "r+", libver="earliest") as file:
                 self._add_columns(file, with_offsets=not header)
-        self._plan.shard_done(self._path)
-        return Written([(_FILE, len(self._sizes))], self._extents(start), header)
+        self._plan.shard_done(self._path, len(self._sizes))
+        return Written([_FILE], self._extents(start), header)
 
     def close(self) -> None:
         discard(self._file)

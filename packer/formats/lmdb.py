@@ -68,8 +68,8 @@ class _Writer:
     def finish(self) -> Written:
         with _errors_as_os_error():
             self._transaction.commit()
-        self._plan.shard_done(self._path)
-        return Written([(_FILE, self._samples)], _extents(self._environment))
+        self._plan.shard_done(self._path, self._samples)
+        return Written([_FILE], _extents(self._environment))
 
     def close(self) -> None:
         self._environment.close()

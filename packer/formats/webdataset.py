@@ -44,55 +44,59 @@ class _Writer:
         self._class_of = dict(zip(plan.class_labels, plan.classes, strict=True))
         self._file: BinaryIO | None = None
         self._position = 0
-        self._files: list[tuple[str, int]] = []
+        self._shard_samples = array("Q")  # of each complete shard
         self._samples_in_shard = 0
         self._offsets = array("Q")
         self._sizes = array("Q")
 
     def append(self, sample: Sample, payload: bytes) -> None:
-        members = [(sample.type.extension, payload)]
+        others = [("json", self._metadata(sample))]
         if sample.label != NO_LABEL:
-            members.append(("cls", str(sample.label).encode()))
-        members.append(("json", self._metadata(sample)))
-        needed = sum(_BLOCK + _padded(len(data)) for _, data in members)
+            others.insert(0, ("cls", str(sample.label).encode()))
+        needed = sum(_BLOCK + _padded(size) for size in (sample.size_bytes, *(len(data) for _, data in others)))
         if self._plan.limits.is_full(_file_size(self._position + needed), self._samples_in_shard):
             self._close_shard()
-        if self._file is None:
-            self._file = Path(self._plan.folder, _shard_name(len(self._files))).open("wb", buffering=_BUFFER)
-            self._position = 0
-        self._offsets.append(self._position + _BLOCK if payload else 0)
-        self._sizes.append(len(payload))
-        key = sample.key
-        for extension, data in members:
-            self._file.write(_member_header(f"{key}.{extension}", len(data)))
-            self._file.write(data)
-            self._file.write(_ZEROS[: -len(data) % _BLOCK])
+        self._offsets.append(self._position + _BLOCK if sample.size_bytes else 0)
+        self._sizes.append(sample.size_bytes)
+        if len(self._shard_samples) >= self._plan.finished_shards:
+            self._write(sample.key, [(sample.type.extension, payload), *others])
         self._position += needed
         self._samples_in_shard += 1
 
     def finish(self) -> Written:
         self._close_shard()
-        return Written(self._files, self._extents())
+        return Written([_shard_name(number) for number in range(len(self._shard_samples))], self._extents())
 
     def close(self) -> None:
         if self._file is not None:
             discard(self._file)
             self._file = None
 
-    def _close_shard(self) -> None:
+    def _write(self, key: str, members: list[tuple[str, bytes]]) -> None:
         if self._file is None:
+            self._file = self._shard_path().open("wb", buffering=_BUFFER)
+        for extension, data in members:
+            self._file.write(_member_header(f"{key}.{extension}", len(data)))
+            self._file.write(data)
+            self._file.write(_ZEROS[: -len(data) % _BLOCK])
+
+    def _close_shard(self) -> None:
+        if not self._samples_in_shard:
             return
-        self._file.write(bytes(_file_size(self._position) - self._position))
-        path = Path(self._file.name)
-        self._file.close()
-        self._file = None
-        self._plan.shard_done(path)
-        self._files.append((path.name, self._samples_in_shard))
-        self._samples_in_shard = 0
+        if self._file is not None:
+            self._file.write(bytes(_file_size(self._position) - self._position))
+            self._file.close()
+            self._file = None
+            self._plan.shard_done(self._shard_path(), self._samples_in_shard)
+        self._shard_samples.append(self._samples_in_shard)
+        self._samples_in_shard = self._position = 0
+
+    def _shard_path(self) -> Path:
+        return Path(self._plan.folder, _shard_name(len(self._shard_samples)))
 
     def _extents(self) -> Iterator[Extent]:
         at = 0
-        for shard, (_, samples) in enumerate(self._files):
+        for shard, samples in enumerate(self._shard_samples):
             for i in range(at, at + samples):
                 yield Extent(shard if self._sizes[i] else 0, self._offsets[i], self._sizes[i])
             at += samples
