@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from packer.checking import check_folder
+    from packer.convert import ConvertSummary, convert_dataset
     from packer.datasets import HDF5Dataset, LMDBDataset, PackedDataset, WebDatasetDataset, open_dataset
     from packer.errors import (
         CorruptDatasetError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from packer.options import InputOptions, PackOptions
     from packer.pack import pack_folder
     from packer.sampler import EpochSampler
+    from packer.unpack import UnpackSummary, unpack_dataset
     from packer.verify import verify_dataset
 
 __version__ = "0.1.0"
@@ -46,7 +48,11 @@ _HOME_OF = {
     "InputOptions": "options",
     "PackOptions": "options",
     "check_folder": "checking",
+    "ConvertSummary": "convert",
+    "convert_dataset": "convert",
     "pack_folder": "pack",
+    "UnpackSummary": "unpack",
+    "unpack_dataset": "unpack",
     "verify_dataset": "verify",
     "CorruptDatasetError": "errors",
     "CorruptSampleError": "errors",
@@ -62,6 +68,7 @@ _HOME_OF = {
 }
 
 __all__ = [
+    "ConvertSummary",
     "CorruptDatasetError",
     "CorruptSampleError",
     "DatasetChangedError",
@@ -79,11 +86,14 @@ __all__ = [
     "PackerError",
     "TooManySkippedError",
     "TruncatedFileError",
+    "UnpackSummary",
     "WebDatasetDataset",
     "__version__",
     "check_folder",
+    "convert_dataset",
     "open_dataset",
     "pack_folder",
+    "unpack_dataset",
     "verify_dataset",
 ]
 

@@ -58,10 +58,7 @@ def checked_format(options: PackOptions) -> Format:
     """
     container = formats.get(options.format)
     options.require_sound()
-    if options.limits and not container.has_shards:
-        raise OptionError(f"--shard-size and --shard-samples do not fit --format {container.name}: it is one file")
-    if options.limits and (options.limits.size_bytes < 1 or options.limits.samples < 0):
-        raise OptionError("a shard must hold at least one sample")
+    container.require_fitting(options.limits)
     return container
 
 

@@ -30,7 +30,7 @@ LAYERS = (
     {"duplicates", "journal", "listing", "labels", "scan", "report", "commit", "options"},
     {"formats", "checkers", "workers", "intake", "inspection", "quarantine"},
     {"extents", "store", "walk", "batches", "samples", "resize", "selection", "decode"},
-    {"assembly", "pack", "job", "checking", "verify", "native", "decodable", "unpack", "datasets", "demo", "sampler"},
+    {"assembly", "convert", "pack", "job", "checking", "verify", "native", "decodable", "unpack", "datasets", "demo", "sampler"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )

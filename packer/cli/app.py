@@ -19,7 +19,7 @@ from packer.formats import names
 
 __all__ = ["COMMANDS", "app", "run"]
 
-COMMANDS = ("pack", "check", "verify", "unpack", "info", "ls", "demo")
+COMMANDS = ("pack", "check", "verify", "unpack", "convert", "info", "ls", "demo")
 _DEFAULT = "pack"
 # SIGHUP: the terminal or the connection is gone. Under nohup it is ignored, and stays so.
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]

@@ -11,7 +11,7 @@ import click
 from packer.cli.show import emit, escape, listed, plural, warn
 from packer.options import SKIPPABLE_CODES, InputSummary
 
-__all__ = ["FOLDER", "emit_findings", "emit_rows", "input_options", "input_values", "warn_if_mostly_skipped"]
+__all__ = ["FOLDER", "Function", "emit_findings", "emit_rows", "input_options", "input_values", "warn_if_mostly_skipped"]
 
 
 class _Folder(click.Path):
@@ -25,7 +25,7 @@ class _Folder(click.Path):
 
 FOLDER = _Folder(readable=False, path_type=Path)
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option(
@@ -65,7 +65,7 @@ _OPTIONS = (
 )
 
 
-def input_options(command: _Function) -> _Function:
+def input_options(command: Function) -> Function:
     """Add the options to a command, which takes them as keywords."""
     for option in reversed(_OPTIONS):
         command = option(command)

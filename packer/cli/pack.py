@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,11 @@ import click
 
 from packer.cli.inputs import FOLDER, emit_findings, emit_rows, input_options, input_values, warn_if_mostly_skipped
 from packer.cli.progress import progress_display
+from packer.cli.shards import shard_limits, shard_options
 from packer.cli.show import emit, escape, plural, short_path, size
 from packer.formats import names
 
 __all__ = ["command"]
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-
-
-class _Size(click.ParamType[int]):
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?i?)b?", str(value).strip().lower())
-        size = int(float(found[1]) * _UNITS[found[2]]) if found and found[2] in _UNITS else 0
-        if not size:
-            self.fail(f"{value!r} is no size; examples: 500MB, 1GB, 2GiB")
-        return size
 
 
 class _Context(click.Context):
@@ -64,8 +49,7 @@ class _Command(click.Command):
 )
 @input_options
 @click.option("--shuffle", type=click.IntRange(min=0, max=2**63 - 1), metavar="SEED", help="Pack in a random order.")
-@click.option("--shard-size", type=_Size(), metavar="SIZE", help="Size of a shard, webdataset only.  [default: 1GB]")
-@click.option("--shard-samples", type=click.IntRange(min=1), metavar="N", help="Samples a shard, webdataset only.")
+@shard_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no summary.")
 @click.option("-v", "--verbose", is_flag=True, help="Name every skipped file and every warning.")
@@ -77,8 +61,6 @@ def command(
     no_resume: bool,
     check: str,
     shuffle: int | None,
-    shard_size: int | None,
-    shard_samples: int | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -91,11 +73,8 @@ def command(
     """
     from packer.options import PackOptions
     from packer.pack import pack_folder
-    from packer.plan import ShardLimits
     from packer.report import report_rows
 
-    default = ShardLimits()
-    limits = ShardLimits(shard_size or default.size_bytes, shard_samples or default.samples)
     options = PackOptions(
         format=format_,
         output=output,
@@ -103,7 +82,7 @@ def command(
         resume=not no_resume,
         shuffle=shuffle,
         check=check,
-        limits=limits if shard_size or shard_samples else None,
+        limits=shard_limits(inputs),
         **input_values(inputs),
     )
     with progress_display(quiet) as on_progress:

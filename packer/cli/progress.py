@@ -14,7 +14,15 @@ __all__ = ["progress_display"]
 _FIRST_LINE_S = 1.5
 _NEXT_LINES_S = 10.0
 _REFRESH_S = 0.1
-_VERBS = {"resume": "resuming", "scan": "scanning", "pack": "packing", "check": "checking", "verify": "reading back"}
+_VERBS = {
+    "scan": "scanning",
+    "resume": "resuming",
+    "pack": "packing",
+    "check": "checking",
+    "convert": "converting",
+    "unpack": "unpacking",
+    "verify": "reading back",
+}
 
 
 @contextmanager
