@@ -11,9 +11,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 
-from packer.model import Note, Skipped, Source
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Listing"]
+from packer.model import Note, Skipped, Source
+from packer.permutation import permuted
+
+__all__ = ["Columns", "Listing"]
+
+_BLOCK = 65_536  # sources a step where all are gone through
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A listing as arrays, which are views: the listing takes no more while they are in use.
+
+    Attributes:
+        names: all names end to end, uint8.
+        name_ends: where each ends there, int64 (n).
+        sizes: in bytes, int64 (n).
+        mtimes: in ns, int64 (n).
+        labels: int64 (n).
+    """
+
+    names: NDArray[np.uint8]
+    name_ends: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    mtimes: NDArray[np.int64]
+    labels: NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -38,7 +63,7 @@ class Listing:
     notes: list[tuple[bytes | None, Note]] = field(default_factory=list)
     total_bytes: int = 0
     _names: bytearray = field(default_factory=bytearray)
-    _ends: array[int] = field(default_factory=lambda: array("Q"))
+    _ends: array[int] = field(default_factory=lambda: array("q"))
     _sizes: array[int] = field(default_factory=lambda: array("q"))
     _mtimes: array[int] = field(default_factory=lambda: array("q"))
     _labels: array[int] = field(default_factory=lambda: array("q"))
@@ -99,3 +124,52 @@ class Listing:
     def sizes(self) -> array[int]:
         """Sizes of the candidates in bytes, in order."""
         return self._sizes
+
+    def columns(self) -> Columns:
+        """All candidates as arrays."""
+        # an array and a bytearray show their memory without a copy
+        names = np.asarray(memoryview(self._names), np.uint8)
+        return Columns(names, *map(np.asarray, (self._ends, self._sizes, self._mtimes, self._labels)))
+
+    def shuffled(self, seed: int) -> Listing:
+        """The same candidates in a random order, which the seed and their number alone fix, on every machine.
+
+        Args:
+            seed: of which the lowest 64 bits count; not negative.
+        """
+        columns, count = self.columns(), len(self)
+        order = np.empty(count, np.int64)
+        for start in range(0, count, _BLOCK):
+            stop = min(start + _BLOCK, count)
+            order[start:stop] = permuted(np.arange(start, stop), count, seed)
+        lengths = np.diff(columns.name_ends, prepend=0)
+        place_of = np.empty(count if self.refused else 0, np.int64)
+        if self.refused:
+            place_of[order] = np.arange(count)
+        result = Listing(
+            classes=self.classes,
+            class_labels=self.class_labels,
+            labels_from=self.labels_from,
+            refused=dict(sorted((int(place_of[index]), verdict) for index, verdict in self.refused.items())),
+            ignored=self.ignored,
+            notes=self.notes,
+            total_bytes=self.total_bytes,
+        )
+        result._ends.frombytes(np.cumsum(lengths[order]).tobytes())
+        for mine, column in (
+            (result._sizes, columns.sizes),
+            (result._mtimes, columns.mtimes),
+            (result._labels, columns.labels),
+        ):
+            mine.frombytes(column[order].tobytes())
+        for start in range(0, count, _BLOCK):
+            some = order[start : start + _BLOCK]
+            result._names += _gathered(columns.names, columns.name_ends[some] - lengths[some], lengths[some])
+        return result
+
+
+def _gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> bytes:
+    """Ranges of bytes, put end to end."""
+    ends = np.cumsum(lengths)
+    places = np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1])
+    return bytes(data[places].data)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ from numpy.typing import NDArray
 
 from packer.errors import OutputError
 from packer.files import discard
-from packer.formats._base import Format, NativeSample, Written
+from packer.formats._base import Candidates, Estimate, Format, NativeSample, Written
 from packer.model import Extent, Sample
 from packer.npyheader import parse_header
 from packer.plan import WritePlan
@@ -47,6 +48,10 @@ _START = 1 << 20  # where payloads begin: behind all that HDF5 writes before the
 _BUFFER = 1 << 20
 _CHUNK_BYTES = 1 << 20
 _MAX_RANK = 32  # axes that an HDF5 dataset can have
+_HDF5_BYTES = 8_192  # about what its own structures take
+_NPY_SUFFIX = np.frombuffer(b".npy", np.uint8)
+_USUAL_NPY_HEADER = 128  # numpy pads to multiples of 64
+_ESTIMATE_BLOCKS, _ESTIMATE_NAMES = 8, 1_000
 
 
 class _Writer:
@@ -215,6 +220,29 @@ def _read_native(folder: Path, files: list[str], header: bytes) -> Iterator[Nati
             yield NativeSample(header + np.asarray(body).tobytes(), label, bytes(names[i]))
 
 
+def _estimate(candidates: Candidates) -> Estimate:
+    """Deflated names are estimated from a few thousand; arrays of one size are taken for arrays of one dtype and shape."""
+    sizes = candidates.sizes
+    samples, total = len(sizes), int(sizes.sum())
+    columns = 8 * samples if candidates.classes else 0
+    lengths = candidates.name_ends - candidates.name_starts
+    tails = candidates.names[candidates.name_ends[:, None] - np.arange(_NPY_SUFFIX.size, 0, -1)] if samples else _NPY_SUFFIX
+    if samples and sizes.min() == sizes.max() >= _USUAL_NPY_HEADER and (lengths > 4).all() and (tails == _NPY_SUFFIX).all():
+        total -= _USUAL_NPY_HEADER * samples
+    else:
+        columns += 8 * (samples + 1)
+    longest = int(lengths.max(initial=0))
+    some = [
+        candidates.names[candidates.name_starts[i] : candidates.name_ends[i]].tobytes().ljust(longest, b"\0")
+        for block in np.array_split(np.arange(samples), _ESTIMATE_BLOCKS)
+        for i in block[: max(1, min(_ESTIMATE_NAMES, _CHUNK_BYTES // max(1, longest)))]
+    ]
+    columns += len(zlib.compress(b"".join(some), 1)) * samples // max(1, len(some))
+    classes = b"".join(name.ljust(max(map(len, candidates.classes)), b"\0") for name in candidates.classes)
+    columns += len(zlib.compress(classes, 1))
+    return Estimate((_START if total >= _START else 0) + total + columns + _HDF5_BYTES, 1)
+
+
 FORMAT = Format(
     name="hdf5",
     suffix=".hdf5",
@@ -223,4 +251,5 @@ FORMAT = Format(
     versions=lambda: {"hdf5": ".".join(h5py.version.hdf5_version.split(".")[:2])},
     open_writer=_Writer,
     read_native=_read_native,
+    estimate=_estimate,
 )

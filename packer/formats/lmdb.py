@@ -26,8 +26,8 @@ from pathlib import Path
 import lmdb
 import numpy as np
 
-from packer.formats._base import Format, NativeSample, Written
-from packer.model import Extent, Sample
+from packer.formats._base import Candidates, Estimate, Format, NativeSample, Written, fill
+from packer.model import Extent, Sample, sample_key
 from packer.plan import WritePlan
 
 __all__ = ["FORMAT"]
@@ -122,6 +122,22 @@ def _read_native(folder: Path, files: list[str], header: bytes) -> Iterator[Nati
         environment.close()
 
 
+def _estimate(candidates: Candidates) -> Estimate:
+    """From the sizes of LMDB's structures (``mdb.c``): pages have a header of 16 bytes, nodes one of 8 and a number of 2."""
+    page = min(mmap.PAGESIZE, 32_768)
+    room, key = page - 16, len(sample_key(0)) + len(".jpg")
+    inline = 8 + key + candidates.sizes
+    is_large = inline > (room // 2 & -2) - 2  # then the node holds a page number instead
+    overflow = int(((15 + candidates.sizes[is_large]) // page + 1).sum())
+    nodes = np.where(is_large, 8 + key + 8, inline)
+    level = len(fill(nodes + (nodes & 1) + 2, room))
+    pages = 2 + overflow + level + min(7, int(candidates.sizes.sum()) // _COMMIT_BYTES)  # the roots; what commits leave unused
+    while level > 1:
+        level = -(-level // (room // (8 + key + 3) // 2))  # a page of branches is split in the middle
+        pages += level
+    return Estimate(pages * page, 1)
+
+
 FORMAT = Format(
     name="lmdb",
     suffix=".lmdb",
@@ -130,4 +146,5 @@ FORMAT = Format(
     versions=lambda: {"lmdb": ".".join(map(str, lmdb.version()[:2]))},
     open_writer=_Writer,
     read_native=_read_native,
+    estimate=_estimate,
 )

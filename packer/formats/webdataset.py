@@ -25,8 +25,11 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+import numpy as np
+from numpy.typing import NDArray
+
 from packer.files import discard
-from packer.formats._base import Format, NativeSample, Written
+from packer.formats._base import Candidates, Estimate, Format, NativeSample, Written, fill
 from packer.model import NO_LABEL, Extent, Sample
 from packer.plan import WritePlan
 
@@ -36,6 +39,7 @@ _BLOCK = 512
 _RECORD = 10_240
 _ZEROS = bytes(_BLOCK)
 _BUFFER = 1 << 20
+_ESTIMATE_BLOCK = 65_536  # names
 
 
 class _Writer:
@@ -156,6 +160,48 @@ def _read_native(folder: Path, files: list[str], header: bytes) -> Iterator[Nati
                 yield NativeSample(header + payload, int(sample["cls"]) if "cls" in sample else None, name)
 
 
+def _json_widths() -> NDArray[np.uint8]:
+    """Characters that each byte of UTF-8 takes in ASCII JSON: all of an escape at the first byte of its character."""
+    widths = np.ones(256, np.uint8)
+    widths[:0x20] = widths[0x7F] = 6
+    widths[list(b'"\\\b\f\n\r\t')] = 2
+    widths[0x80:0xC0] = 0
+    widths[0xC0:0xF0] = 6
+    widths[0xF0:] = 12  # two surrogates
+    return widths
+
+
+_JSON_WIDTHS = _json_widths()
+
+
+def _estimate(candidates: Candidates) -> Estimate:
+    """Exact where all names are UTF-8."""
+    samples = len(candidates.sizes)
+    metadata = np.full(samples, len('{"path":""}'))
+    for start in range(0, samples, _ESTIMATE_BLOCK):
+        block = slice(start, start + _ESTIMATE_BLOCK)
+        starts, ends = candidates.name_starts[block], candidates.name_ends[block]
+        widths = np.cumsum(_JSON_WIDTHS[candidates.names[starts[0] : ends[-1]]], dtype=np.int64)
+        metadata[block] += np.diff(np.append(0, widths)[np.stack([starts, ends]) - starts[0]], axis=0)[0]
+    members = _padded_all(candidates.sizes)
+    if candidates.classes:
+        order = np.argsort(candidates.class_labels)
+        place = order[np.searchsorted(np.array(candidates.class_labels)[order], candidates.labels)]
+        widths = np.array([_JSON_WIDTHS[np.frombuffer(name, np.uint8)].sum(dtype=np.int64) for name in candidates.classes])
+        metadata += len('"class":"",') + widths[place]
+        members += 2 * _BLOCK  # the label, one block behind its header
+    members += _padded_all(metadata)
+    limits = candidates.limits
+    first = fill(members, limits.size_bytes // _RECORD * _RECORD - 2 * _BLOCK, limits.samples)
+    ends = np.add.reduceat(members, first) if samples else first
+    return Estimate(int((-(-(ends + 2 * _BLOCK) // _RECORD) * _RECORD).sum()), len(first))
+
+
+def _padded_all(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bytes of members with so many bytes, their headers included."""
+    return _BLOCK + -(-sizes // _BLOCK) * _BLOCK
+
+
 FORMAT = Format(
     name="webdataset",
     suffix=".webdataset",
@@ -164,4 +210,5 @@ FORMAT = Format(
     versions=lambda: {"tar": "ustar"},
     open_writer=_Writer,
     read_native=_read_native,
+    estimate=_estimate,
 )
