@@ -1,4 +1,4 @@
-"""Hold a packed dataset against its own digests."""
+"""Hold a packed dataset against its own digests, read it by its container's own library, decode it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from packer.errors import CorruptDatasetError, DatasetError, TruncatedFileError
+from packer.decodable import decode_findings
+from packer.errors import CorruptDatasetError, DatasetError, OptionError, TruncatedFileError
 from packer.extents import ExtentReader
 from packer.files import file_digest
 from packer.index import INDEX_FILE, NAMES_FILE, Index
 from packer.manifest import MANIFEST_FILE, Manifest, content_digest, load_manifest
 from packer.model import display_name
+from packer.native import native_findings
 from packer.store import Store, payload_digest
 
-__all__ = ["Finding", "payload_findings", "verify_dataset"]
+__all__ = ["VERIFY_LEVELS", "Finding", "payload_findings", "verify_dataset"]
+
+VERIFY_LEVELS = ("digest", "native", "decode")
+"""What verifying does; each level includes those before it."""
 
 OnProgress = Callable[[int, int], None]
 _PROGRESS_EVERY = 512
@@ -40,19 +46,29 @@ class Finding:
     name: str | None = None
 
 
-def verify_dataset(path: str | os.PathLike[str], on_progress: OnProgress | None = None) -> Iterator[Finding]:
+def verify_dataset(
+    path: str | os.PathLike[str], on_progress: OnProgress | None = None, *, level: str = "digest"
+) -> Iterator[Finding]:
     """Compare every file and every payload of a dataset with the digests that were taken when it was packed.
 
-    Payloads are read as a training run reads them; then each file of the container as a whole, which also covers what lies
-    between the payloads.
+    ``"digest"`` reads payloads as a training run reads them, and then each file of the container as a whole, which also covers
+    what lies between the payloads. ``"native"`` also reads them through the container's own library, in a process of its own,
+    and compares payloads, and labels and names where the container holds them, with the index. ``"decode"`` also decodes every
+    sample, in processes of their own. A sample is named once, by the first level that finds it wrong.
 
     Args:
         path: the dataset's folder.
-        on_progress: called with samples done and samples in all, now and then.
+        on_progress: called now and then with how many samples were read and how many are to be read, each as often as the
+            level reads it.
+        level: one of ``VERIFY_LEVELS``.
 
     Raises:
+        OptionError: there is no such level.
         DatasetError: there is no packed dataset at all.
+        PackerError: a process cannot be started.
     """
+    if level not in VERIFY_LEVELS:
+        raise OptionError(f"level {level!r}; there are {', '.join(VERIFY_LEVELS)}")
     try:
         store = Store(path)
         index = store.index
@@ -61,12 +77,23 @@ def verify_dataset(path: str | os.PathLike[str], on_progress: OnProgress | None 
         if isinstance(error, TruncatedFileError):
             yield from _lost_samples(Path(os.path.abspath(path)), on_progress)
         return
+    wrong = np.zeros(len(store), np.bool_)  # the samples that were named
+    try:
+        for finding in _findings(store, index, level, _Passes(len(store), VERIFY_LEVELS.index(level) + 1, on_progress), wrong):
+            if finding.index is not None:
+                wrong[finding.index] = True
+            yield finding
+    except DatasetError as error:
+        yield Finding(error.path.name, error.problem)
+
+
+def _findings(store: Store, index: Index, level: str, passes: _Passes, wrong: NDArray[np.bool_]) -> Iterator[Finding]:
     manifest = store.manifest
     if not _names_are_in_order(index):
         yield Finding(INDEX_FILE, f"names that do not follow one another in {NAMES_FILE}")
     if content_digest(index, manifest.classes) != manifest.content_digest:
         yield Finding(MANIFEST_FILE, "its content digest is not that of the samples' names, labels and digests")
-    yield from payload_findings(manifest, index, store.extents, on_progress)
+    yield from payload_findings(manifest, index, store.extents, passes)
     for name, digest in _digests(manifest):
         try:
             if file_digest(Path(store.path, name)) != digest:
@@ -77,6 +104,39 @@ def verify_dataset(path: str | os.PathLike[str], on_progress: OnProgress | None 
     for name in sorted(os.listdir(store.path)):
         if name not in expected:
             yield Finding(name, "does not belong to the dataset")
+    for later, found_by in (("native", native_findings), ("decode", decode_findings)):
+        if VERIFY_LEVELS.index(level) < VERIFY_LEVELS.index(later):
+            return
+        passes.next()
+        for said in found_by(store, wrong):
+            if isinstance(said, int):
+                passes(said + 1, len(index))
+            else:
+                yield _finding(store, index, *said)
+
+
+def _finding(store: Store, index: Index, number: int | None, problem: str) -> Finding:
+    if number is None:
+        shards = store.manifest.shards
+        return Finding(shards[0].file if len(shards) == 1 else MANIFEST_FILE, problem)
+    return Finding(store.extents.path(index[number].shard).name, problem, number, _name(index, number))
+
+
+class _Passes:
+    """Progress over all samples several times."""
+
+    def __init__(self, samples: int, passes: int, on_progress: OnProgress | None) -> None:
+        self._samples = samples
+        self._total = samples * passes
+        self._done = 0
+        self._on_progress = on_progress
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._on_progress and (done % _PROGRESS_EVERY == 0 or done == total):
+            self._on_progress(self._done + done, self._total)
+
+    def next(self) -> None:
+        self._done += self._samples
 
 
 def payload_findings(
@@ -100,7 +160,7 @@ def payload_findings(
             problem = f"{record.size:,} bytes, more than there is memory for"
         if problem:
             yield Finding(extents.path(record.shard).name, problem, i, _name(index, i))
-        if on_progress and (i + 1) % _PROGRESS_EVERY == 0:
+        if on_progress and ((i + 1) % _PROGRESS_EVERY == 0 or i + 1 == len(index)):
             on_progress(i + 1, len(index))
 
 

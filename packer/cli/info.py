@@ -18,7 +18,8 @@ _MANY = 12
 @click.command("info")
 @click.argument("dataset", type=click.Path(readable=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
-def command(dataset: Path, as_json: bool) -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit status says whether it can be opened.")
+def command(dataset: Path, as_json: bool, quiet: bool) -> None:
     """Show what DATASET holds: format, samples, classes, types of files, options."""
     import numpy as np
 
@@ -26,6 +27,8 @@ def command(dataset: Path, as_json: bool) -> None:
     from packer.store import Store
 
     store = Store(dataset)
+    if quiet:
+        return
     manifest = store.manifest
     samples_of: Counter[int] = Counter()
     codes: Counter[int] = Counter()

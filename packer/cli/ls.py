@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from packer.cli.show import emit, escape
+
+if TYPE_CHECKING:
+    from packer.store import Store
 
 __all__ = ["command"]
 
@@ -15,16 +20,24 @@ __all__ = ["command"]
 @click.command("ls")
 @click.argument("dataset", type=click.Path(readable=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def command(dataset: Path, as_json: bool) -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit status says whether it can be opened.")
+def command(dataset: Path, as_json: bool, quiet: bool) -> None:
     """List the samples of DATASET: number, label, type, width × height, size in bytes, original path."""
-    from packer.model import TYPES
     from packer.store import Store
 
     store = Store(dataset)
+    if not quiet:
+        emit(_lines(store, as_json))
+
+
+def _lines(store: Store, as_json: bool) -> Iterator[str]:
+    from packer.model import TYPES, display_name
+    from packer.walk import walk
+
     header = len(store.manifest.header)
-    for index, record in store.records():
+    for index, record, raw_name in walk(store):
         kind = TYPES[record.type].name if record.type < len(TYPES) else "unknown"
-        name = store.name(index)
+        name = display_name(raw_name)
         if as_json:
             values = {
                 "index": index,
@@ -35,7 +48,7 @@ def command(dataset: Path, as_json: bool) -> None:
                 "bytes": header + record.size,
                 "path": name,
             }
-            emit(json.dumps(values))
+            yield json.dumps(values)
             continue
         pixels = f"{record.width}×{record.height}" if record.width else "-"
-        emit(f"{index:>8} {record.label:>5} {kind:<5} {pixels:>10} {header + record.size:>10} {escape(name)}")
+        yield f"{index:>8} {record.label:>5} {kind:<5} {pixels:>10} {header + record.size:>10} {escape(name)}"
