@@ -28,7 +28,7 @@ LAYERS = (
     {"exif", "files", "filetree", "locks", "names", "npyheader", "pngchunks", "buffers", "permutation", "tensors"},
     {"check", "checksums", "index", "manifest", "plan"},
     {"duplicates", "journal", "listing", "labels", "scan", "report", "commit", "options"},
-    {"formats", "checkers", "workers", "intake", "inspection", "quarantine"},
+    {"formats", "checkers", "workers", "intake", "inspection", "quarantine", "estimate"},
     {"extents", "store", "walk", "batches", "samples", "resize", "selection", "decode"},
     {"assembly", "convert", "pack", "job", "checking", "verify", "native", "decodable", "unpack", "datasets", "demo", "sampler"},
     {"packer"},  # the package itself: its names resolve to the layer below
