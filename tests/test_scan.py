@@ -460,6 +460,54 @@ def test_links_between_two_folders_end(tmp_path: Path) -> None:
     assert len(listing) < 10
 
 
+# Random order
+
+
+def test_shuffled_listing_is_a_permutation_that_the_seed_fixes(tmp_path: Path) -> None:
+    files = [f"{name}/{i}.jpg" for name in "ab" for i in range(5)]
+    root = write_tree(tmp_path, {name: name.encode() * i for i, name in enumerate(files)})
+    listing = scan(root)
+    shuffled = listing.shuffled(3)
+    # On any machine and in any release: the shards of a dataset depend on it.
+    assert b" ".join(names(shuffled)).decode() == (
+        "a/0.jpg b/3.jpg b/0.jpg a/3.jpg a/1.jpg b/4.jpg b/2.jpg a/4.jpg a/2.jpg b/1.jpg"
+    )
+    facts = {source.name: (source.size_bytes, source.mtime_ns, source.label) for source in listing}
+    assert {source.name: (source.size_bytes, source.mtime_ns, source.label) for source in shuffled} == facts
+    assert [source.index for source in shuffled] == list(range(10))
+    assert names(listing.shuffled(4)) != names(shuffled)
+    assert (shuffled.classes, shuffled.class_labels, shuffled.labels_from, shuffled.total_bytes) == (
+        listing.classes, listing.class_labels, listing.labels_from, listing.total_bytes
+    )  # fmt: skip
+
+
+def test_shuffled_order_does_not_depend_on_the_size_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, *(f"{'c' * i}/{i}.jpg" for i in range(1, 20)))
+    listing = scan(tmp_path)
+    expected = list(listing.shuffled(5))
+    monkeypatch.setattr("packer.listing._BLOCK", 4)
+    assert list(listing.shuffled(5)) == expected
+
+
+def test_shuffled_order_does_not_depend_on_the_order_of_creation(tmp_path: Path) -> None:
+    files = [f"c/{i}.jpg" for i in range(40)]
+    one, other = touch(tmp_path / "one", *files), touch(tmp_path / "other", *files[::-1])
+    assert names(scan(one).shuffled(0)) == names(scan(other).shuffled(0))
+
+
+def test_what_the_scan_refused_is_refused_under_its_new_number(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"c/{i}.jpg" for i in range(20)))
+    for i in range(3):
+        (tmp_path / f"c/gone {i}.jpg").symlink_to(f"nothing {i}")
+    listing = scan(tmp_path)
+    assert refusals(listing.shuffled(1)) == refusals(listing)
+    assert list(listing.shuffled(1).refused) == sorted(listing.shuffled(1).refused) != list(listing.refused)
+
+
+def test_an_empty_listing_can_be_shuffled(tmp_path: Path) -> None:
+    assert len(scan(tmp_path).shuffled(0)) == 0
+
+
 # Rights
 
 
