@@ -93,7 +93,7 @@ class Staging:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if self._is_mine:
+        if self._is_mine and self._lock and self._lock.is_held():
             with contextlib.suppress(OSError):
                 if self._kept is None:
                     self._clear()
@@ -112,12 +112,22 @@ class Staging:
         self._is_mine = True
         self._clear_output(shards)
 
-    def keep(self, shards: Collection[str]) -> None:
-        """Leave the journal and these shards to a later run, and remove the rest, unless the output is committed."""
-        self._kept = shards
+    def keep(self, shards: Collection[str]) -> bool:
+        """Leave the journal and these shards to a later run, and remove the rest.
+
+        Returns:
+            ``False`` where no later run can go on from them: the output is committed, or another job has taken over.
+        """
+        if self._lock and self._lock.is_held() and not _is_committed(self._target, Path(self.partial, _COMMITTING)):
+            self._kept = shards
+        return self._kept is not None
 
     def renew_lock(self) -> None:
-        """Say that the job is still at work."""
+        """Say that the job is still at work, and stop it where another has taken over.
+
+        Raises:
+            OutputError: it has.
+        """
         if self._lock:
             self._lock.renew()
 
@@ -150,7 +160,6 @@ class Staging:
         else:
             _rename_to_nothing(self.folder, self._target)
         _sync_folder(self._target.parent)
-        self._kept = None
 
     def _exchange(self) -> None:
         if _renameat2(self.folder, self._target, _EXCHANGE):
@@ -180,20 +189,21 @@ class Staging:
     def _refuse_after_tidying(self) -> None:
         """Say that the target exists; what a job that was killed just after its commit has left beside it goes first."""
         if _is_committed(self._target, Path(self.partial, _COMMITTING)):
-            with contextlib.suppress(OSError, OutputError):
+            with contextlib.suppress(OSError):
                 self._take_folder()
-                self._recover()
-                self._leave_folder()
+                try:
+                    self._recover()
+                finally:
+                    self._leave_folder()
         _require_replaceable(self._target, overwrite=False)
 
     def _take_folder(self) -> None:
         """Make the partial folder, or find it, and lock it."""
         while self._lock is None:
-            try:
+            with contextlib.suppress(FileExistsError):
                 self.partial.mkdir()
-            except FileExistsError:
-                _require_own_folder(self.partial)
             with contextlib.suppress(FileNotFoundError):  # the job that held it has just finished
+                _require_own_folder(self.partial)
                 lock = JobLock(self.partial / _LOCK, self._target)
                 if lock.is_current:
                     self._lock = lock
@@ -205,6 +215,9 @@ class Staging:
         if self._lock is None:
             return
         lock, self._lock = self._lock, None
+        if not lock.is_held():
+            lock.release()
+            return
         if sys.platform == "win32":
             lock.release()  # an open file cannot be removed there
         with contextlib.suppress(OSError):
@@ -216,8 +229,9 @@ class Staging:
     def _clear(self) -> None:
         with os.scandir(self.partial) as entries:
             for entry in entries:
-                if entry.name != _LOCK:
+                if entry.name not in (_LOCK, _COMMITTING):
                     _remove(entry)
+        Path(self.partial, _COMMITTING).unlink(missing_ok=True)  # last: it is what tells the next run that the rest may go
 
     def _clear_output(self, kept: Collection[str]) -> None:
         with os.scandir(self.folder) as entries:

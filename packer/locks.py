@@ -71,12 +71,26 @@ class JobLock:
             raise
 
     def renew(self) -> None:
-        """Say that the job is still at work, twice a minute at most; called by the job as it goes on."""
+        """Say that the job is still at work, twice a minute at most; called by the job as it goes on.
+
+        Raises:
+            OutputError: another job has taken over.
+        """
         now = time.monotonic()
         if not self._has_system_lock and now - self._renewed > _RENEW_S:
             self._renewed = now
+            self.require_held()
             with contextlib.suppress(OSError):
                 os.utime(self._path)
+
+    def is_held(self) -> bool:
+        """Whether no other job has taken over meanwhile."""
+        if self._has_system_lock:
+            return True
+        try:
+            return self._path.read_bytes() == self._word
+        except OSError:
+            return False
 
     def require_held(self) -> None:
         """Refuse to go on where another job has taken over meanwhile: this one was stopped for long (Ctrl-Z, a dead network).
@@ -84,13 +98,7 @@ class JobLock:
         Raises:
             OutputError: it has.
         """
-        if self._has_system_lock:
-            return
-        try:
-            held = self._path.read_bytes() == self._word
-        except OSError:
-            held = False
-        if not held:
+        if not self.is_held():
             raise OutputError(f"{self._target}: another job took over while this one stood still; nothing was put there")
 
     def release(self) -> None:
