@@ -61,32 +61,31 @@ class Job:
     def run(self, started: float) -> Summary:
         """Do it all. ``started`` is the time (``time.perf_counter``) that the summary counts from."""
         staging = self._staging
-        starts_over = not self._options.resume or not staging.journal.exists()
-        if starts_over:
-            staging.start_over()
-        with self._inspection as inspection:
-            journal = Journal(staging.journal, self._settings())
-            resumed = journal.verdicts if journal.is_resumed else None
-            try:
-                if self._container.has_shards or self._options.check != "none":
-                    inspection.journal = journal  # else there is nothing that a later run could use
+        try:
+            if not self._options.resume or not staging.journal.exists():
+                staging.start_over()
+            with self._inspection as inspection:
+                journal = Journal(staging.journal, self._settings())
+                resumed = journal.verdicts if journal.is_resumed else None
                 try:
+                    if self._container.has_shards or self._options.check != "none":
+                        inspection.journal = journal  # else there is nothing that a later run could use
                     summary = self._pack(journal)
-                except OSError as error:
-                    if isinstance(error, OutputError):
-                        raise
-                    raise self._output_error(error) from error
-            except BaseException as error:
-                self._leave(journal, error)
+                except BaseException as error:
+                    self._leave(journal, error)
+                    raise
+                finally:
+                    journal.close()
+        except OSError as error:
+            if isinstance(error, OutputError):
                 raise
-            finally:
-                journal.close()
+            raise self._output_error(error) from error
         return Summary(
             **summary,
             output=self._target,
             format=self._container.name,
             resumed=resumed,
-            replaced_unfinished=starts_over and staging.found_unfinished,
+            replaced_unfinished=resumed is None and staging.found_unfinished,
             seconds=time.perf_counter() - started,
         )
 
@@ -159,8 +158,9 @@ class Job:
 
     def _leave(self, journal: Journal, error: BaseException) -> None:
         """Leave what a later run can use, and say so."""
-        if journal.verdicts and not isinstance(error, InputError):
-            self._staging.keep([shard.entry.file for shard in self._finished])
+        if not journal.verdicts or isinstance(error, InputError):
+            return
+        if self._staging.keep([shard.entry.file for shard in self._finished]):
             error.add_note(
                 f"What was done so far is kept in {self._staging.partial}: run the same command again to go on from there."
             )
