@@ -6,26 +6,27 @@ Packing and converting both end here. Nothing here knows where a payload comes f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packer.commit import Staging
 from packer.errors import OutputError
-from packer.extents import ExtentReader
 from packer.files import file_digest
-from packer.formats._base import Format, Written
+from packer.formats._base import Format
 from packer.index import INDEX_FILE, NAMES_FILE, Index, IndexWriter
 from packer.journal import Chain, FinishedShard
 from packer.manifest import MAX_MANIFEST_BYTES, REPORT_FILE, FileEntry, Manifest, ShardEntry, content_digest
-from packer.model import TYPES_BY_NAME, Kept, Sample, display_name
+from packer.model import TYPES_BY_NAME, Extent, Kept, Sample, display_name
 from packer.options import OnProgress, Progress
 from packer.plan import ShardLimits, WritePlan
-from packer.verify import payload_findings
+from packer.proof import find_wrong_payload
 
 __all__ = ["Assembly", "Labelling"]
 
 OnShard = Callable[[FinishedShard], None]
+_TICK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ class Labelling:
 class Assembly:
     """One output in the making; a context that lets go of its files.
 
+    A finished shard is synced, digested and read back by threads, while the next one is written: syncing waits for the disk,
+    and what was just written need not be read from there.
+
     Args:
         container: its format.
         staging: where it is made.
@@ -53,11 +57,10 @@ class Assembly:
         sizes: sizes in bytes of all payloads that may come.
         limits: when a shard is full.
         finished: the first shards, which an earlier job has made already.
-        on_shard: called with each shard that is complete and on the disk.
+        on_shard: called with each shard that is complete, proved and on the disk, from another thread.
 
     Attributes:
-        samples: number of samples so far.
-        payload_bytes: their bytes together.
+        payload_bytes: bytes of all samples so far.
     """
 
     def __init__(
@@ -74,9 +77,15 @@ class Assembly:
         self._container = container
         self._staging = staging
         self._labelling = labelling
+        self._finished = {shard.file: shard for shard in finished}
         self._on_shard = on_shard
         self._chain = Chain(labelling.classes, labelling.class_labels)
-        self._shards = {shard.file: shard for shard in finished}
+        self._shards: list[ShardEntry] = []
+        self._header = b""
+        self._proved = 0  # samples
+        self._ends = False
+        self._concluding: Future[None] | None = None
+        self._threads = ThreadPoolExecutor(3, thread_name_prefix="packer-shard")
         self.payload_bytes = 0
         plan = WritePlan(
             folder=staging.folder,
@@ -98,13 +107,10 @@ class Assembly:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._ends = True
+        self._threads.shutdown()
         self._writer.close()
         self._index.close()
-
-    @property
-    def samples(self) -> int:
-        """Number of samples so far."""
-        return self._index.samples
 
     def add(self, name: bytes, label: int, verdict: Kept, payload: bytes) -> None:
         """Add the next sample; the payload of one that lies in a finished shard is not looked at."""
@@ -116,7 +122,7 @@ class Assembly:
         self.payload_bytes += verdict.size_bytes
 
     def commit(self, options: dict[str, Any], on_progress: OnProgress) -> Manifest:
-        """Complete the output, read every payload back, and put it under its final name. The report must be closed.
+        """Complete the output and put it under its final name. The report must be closed.
 
         Args:
             options: those that shaped the output, for its manifest.
@@ -125,56 +131,78 @@ class Assembly:
         Raises:
             OutputError: something does not read back as it was written, or does not fit a manifest.
         """
-        written = self._writer.finish()
-        self._index.finish(written.extents)
-        manifest = self._manifest(written, options)
+        self._writer.finish()
+        while self._concluding and not self._concluding.done():
+            on_progress(Progress("verify", self._proved, self._index.samples))
+            wait([self._concluding], _TICK_S)
+        self._conclude_last()
+        self._index.finish()
+        manifest = self._manifest(options)
         content = manifest.to_json()
         if len(content) > MAX_MANIFEST_BYTES:
             raise OutputError(
                 f"{self._staging.folder}: {len(manifest.shards):,} shards, more than a manifest holds. Make larger ones "
                 "(--shard-size, --shard-samples)."
             )
-        self._read_back(manifest, on_progress)
-        self._staging.commit(content, [*(shard.file for shard in manifest.shards), INDEX_FILE, NAMES_FILE, REPORT_FILE])
+        self._staging.commit(content, [INDEX_FILE, NAMES_FILE, REPORT_FILE])
         return manifest
 
-    def _finish_shard(self, path: Path, samples: int) -> None:
-        self._staging.sync(path)
-        entry = _file_entry(path)
-        shard = ShardEntry(path.name, entry.size_bytes, samples, entry.digest)
-        self._shards[path.name] = shard
-        self._on_shard(FinishedShard(shard, self._chain.digest()))
+    def _finish_shard(self, path: Path, extents: Iterable[Extent], header: bytes = b"") -> None:
+        """Conclude a shard in the background, once the one before it is."""
+        samples = self._index.place(extents)
+        self._conclude_last()
+        self._header = header
+        finished = self._finished.get(path.name)
+        if finished:
+            self._shards.append(finished)
+            self._proved = samples.stop
+        else:
+            self._concluding = self._threads.submit(self._conclude, path, samples, self._chain.digest())
 
-    def _manifest(self, written: Written, options: dict[str, Any]) -> Manifest:
+    def _conclude_last(self) -> None:
+        if self._concluding:
+            self._concluding.result()
+            self._concluding = None
+
+    def _conclude(self, path: Path, samples: range, chain: str) -> None:
+        syncing = self._threads.submit(self._staging.sync, path)
+        digesting = self._threads.submit(file_digest, path, lambda: not self._ends)
+        wrong = find_wrong_payload(path, self._index.blocks(samples), self._header, self._keep_on(samples.start))
+        if wrong is not None:
+            index = samples.start + wrong
+            raise OutputError(
+                f"{path}: sample {index} ({display_name(self._index.name(index))!r}) does not read back as it was written. "
+                "The disk or the memory of this machine is failing."
+            )
+        entry = ShardEntry(path.name, path.stat().st_size, len(samples), digesting.result())
+        syncing.result()
+        if not self._ends:
+            self._shards.append(entry)
+            self._on_shard(FinishedShard(entry, chain))
+
+    def _keep_on(self, before: int) -> Callable[[int], bool]:
+        def keep_on(proved: int) -> bool:
+            self._proved = before + proved
+            return not self._ends
+
+        return keep_on
+
+    def _manifest(self, options: dict[str, Any]) -> Manifest:
         folder, labelling = self._staging.folder, self._labelling
         classes = tuple(display_name(name) for name in labelling.classes)
+        samples = self._index.samples
         return Manifest(
             format=self._container.name,
-            samples=self.samples,
+            samples=samples,
             classes=classes,
             labels=labelling.labels_from,
-            header=written.header,
-            shards=tuple(self._shards[name] for name in written.files),
+            header=self._header,
+            shards=tuple(self._shards),
             files={name: _file_entry(Path(folder, name)) for name in (INDEX_FILE, NAMES_FILE, REPORT_FILE)},
             options=options,
             versions=self._container.versions(),
-            content_digest=content_digest(Index(folder, self.samples), classes),
+            content_digest=content_digest(Index(folder, samples), classes),
         )
-
-    def _read_back(self, manifest: Manifest, on_progress: OnProgress) -> None:
-        """Read every payload through its extent, as a training run will, before anything gets its final name."""
-        folder = self._staging.folder
-
-        def tell(done: int, total: int) -> None:
-            self._staging.renew_lock()
-            on_progress(Progress("verify", done, total))
-
-        extents = ExtentReader(folder, manifest.shards)
-        for finding in payload_findings(manifest, Index(folder, manifest.samples), extents, tell):
-            raise OutputError(
-                f"{folder}: sample {finding.index} ({finding.name!r}) does not read back as it was written: {finding.problem}. "
-                "The disk or the memory of this machine is failing."
-            )
 
 
 def _file_entry(path: Path) -> FileEntry:

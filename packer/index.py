@@ -101,7 +101,11 @@ def _header(samples: int) -> bytes:
 
 
 class IndexWriter:
-    """Writes index and names while samples are packed; the places of the payloads come at the end."""
+    """Writes index and names while samples are packed; the places of the payloads come when their shard is complete.
+
+    Attributes:
+        samples: number of samples so far.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = Path(folder, INDEX_FILE)
@@ -109,6 +113,7 @@ class IndexWriter:
         self._names = Path(folder, NAMES_FILE).open("wb")
         self._index.write(bytes(_HEADER_BYTES))
         self._name_end = 0
+        self._placed = 0
         self.samples = 0
 
     def append(self, name: bytes, label: int, verdict: Kept) -> None:
@@ -133,13 +138,10 @@ class IndexWriter:
         )
         self.samples += 1
 
-    def finish(self, extents: Iterable[Extent]) -> None:
-        """Fill in where each payload lies, in the order of the samples, and close both files."""
-        self._names.close()
-        self._index.seek(0)
-        self._index.write(_header(self.samples))
-        self._index.close()
-        done = 0
+    def place(self, extents: Iterable[Extent]) -> range:
+        """Fill in where the payloads lie of the next samples that were added, in their order; returns which these are."""
+        self._index.flush()
+        first = done = self._placed
         with self._path.open("r+b", buffering=0) as file:
             for block in _blocks(extents):
                 places = np.array([tuple(extent) for extent in block], [("shard", "u4"), ("offset", "u8"), ("size", "u8")])
@@ -151,8 +153,33 @@ class IndexWriter:
                 file.seek(place)
                 file.write(records.tobytes())
                 done += len(block)
-        if done != self.samples:
-            raise CorruptDatasetError.at(self._path, f"the container holds {done:,} payloads, {self.samples:,} were packed")
+        self._placed = done
+        return range(first, done)
+
+    def blocks(self, samples: range) -> Iterator[NDArray[Any]]:
+        """Records of samples that have their places, up to 65,536 at a time: dtype ``RECORD``, shape (n,)."""
+        for start in range(samples.start, samples.stop, _BLOCK):
+            count = min(_BLOCK, samples.stop - start)
+            yield np.fromfile(self._path, RECORD, count, offset=_HEADER_BYTES + start * _RECORD_BYTES)
+
+    def name(self, index: int) -> bytes:
+        """The name of a sample that was added."""
+        self._names.flush()
+        ends = [int(record["name_end"]) for block in self.blocks(range(max(0, index - 1), index + 1)) for record in block]
+        with Path(self._path.parent, NAMES_FILE).open("rb") as names:
+            names.seek(ends[0] if index else 0)
+            return names.read(ends[-1] - names.tell())
+
+    def finish(self) -> None:
+        """Complete both files and close them."""
+        if self._placed != self.samples:
+            raise CorruptDatasetError.at(
+                self._path, f"the container holds {self._placed:,} payloads, {self.samples:,} were packed"
+            )
+        self._names.close()
+        self._index.seek(0)
+        self._index.write(_header(self.samples))
+        self._index.close()
 
     def close(self) -> None:
         """Close both files, finished or not."""

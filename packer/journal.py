@@ -152,7 +152,7 @@ class Journal:
         """Let ``find`` know what was written since it was opened; called while nobody writes."""
         keys, offsets = (np.array(column, np.uint64) for column in (self._keys, self._offsets))
         order = np.argsort(keys, kind="stable")  # of one path, the last stays the last
-        self._places = keys[order], offsets[order]
+        self._places = (keys[order], offsets[order]) if len(keys) else None
 
     def add(self, sources: Iterable[Source], verdicts: Iterable[Verdict]) -> None:
         """Write verdicts down; from any thread.

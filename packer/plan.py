@@ -6,11 +6,14 @@ shards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-__all__ = ["DEFAULT_SHARD_BYTES", "ShardLimits", "WritePlan"]
+from packer.model import Extent
+
+__all__ = ["DEFAULT_SHARD_BYTES", "ShardDone", "ShardLimits", "WritePlan"]
 
 DEFAULT_SHARD_BYTES = 1_000_000_000
 
@@ -32,6 +35,19 @@ class ShardLimits:
         return samples > 0 and (next_size_bytes > self.size_bytes or 0 < self.samples <= samples)
 
 
+class ShardDone(Protocol):
+    """Told of a shard that is complete."""
+
+    def __call__(self, path: Path, extents: Iterable[Extent], header: bytes = b"") -> None:
+        """Take it over.
+
+        Args:
+            path: the shard, or where it would be if an earlier job had not finished it.
+            extents: where each of its payloads lies, in the order of the samples; gone through once, and now.
+            header: bytes that every payload began with and that are not in the container.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class WritePlan:
     """What a writer knows before the first payload.
@@ -42,8 +58,7 @@ class WritePlan:
         classes: class names, raw bytes.
         class_labels: the label of each class.
         limits: when a shard is full, where the format has shards.
-        shard_done: called with the path and the number of samples of each file that is complete and will not change; it is
-            synced there.
+        shard_done: called with each file that is complete and will not change; it is synced there.
         finished_shards: number of shards, from the first on, that an earlier job had finished, where the format has shards.
             Their samples come as all others do, but without their bytes, and are not written.
     """
@@ -53,5 +68,5 @@ class WritePlan:
     classes: list[bytes]
     class_labels: list[int]
     limits: ShardLimits
-    shard_done: Callable[[Path, int], None]
+    shard_done: ShardDone
     finished_shards: int = 0

@@ -11,7 +11,7 @@ import base64
 import itertools
 import json
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -23,9 +23,8 @@ import pytest
 import xxhash
 
 from packer import CorruptSampleError, InputError, OptionError, PackOptions, formats, open_dataset, pack_folder, verify_dataset
-from packer.formats._base import Written
 from packer.manifest import load_manifest
-from packer.model import NO_LABEL, TYPES_BY_NAME, Sample
+from packer.model import NO_LABEL, TYPES_BY_NAME, Extent, Sample
 from packer.options import Progress
 from packer.plan import ShardLimits, WritePlan
 from tests.inputs import jpeg, npy, pack, photo, png, write_tree
@@ -563,20 +562,21 @@ def test_a_format_says_truly_what_it_is(format_name: str) -> None:
 
 
 def test_each_finished_file_is_given_to_be_synced_once(format_name: str, tmp_path: Path) -> None:
-    written, done = _write(format_name, tmp_path, [npy([i]) for i in range(5)], finish=True)
-    assert sorted(path.name for path in done) == sorted(name for name, _ in written.files)
-    assert sorted(name for name, _ in written.files) == sorted(path.name for path in tmp_path.iterdir())
-    assert sum(count for _, count in written.files) == len(list(written.extents)) == 5
+    shards = _write(format_name, tmp_path, [npy([i]) for i in range(5)], finish=True)
+    assert sorted(shard.path.name for shard in shards) == sorted(path.name for path in tmp_path.iterdir())
+    assert len({shard.path for shard in shards}) == len(shards)
+    assert sum(len(shard.extents) for shard in shards) == 5
 
 
 def test_a_payload_of_no_bytes_has_the_extent_zero(format_name: str, tmp_path: Path) -> None:
     """No file of no bytes is packed today; a field of a sample may be empty tomorrow."""
     payloads = [b"", b"one", b"", b"", b"two\0", b""]
-    written, _ = _write(format_name, tmp_path, payloads, finish=True)
-    assert [(extent.offset, extent.size, extent.shard) for extent in written.extents if not extent.size] == [(0, 0, 0)] * 4
-    files = [(tmp_path / name).read_bytes() for name, _ in written.files]
-    assert [files[extent.shard][extent.offset :][: extent.size] for extent in written.extents] == payloads
-    native = formats.get(format_name).read_native(tmp_path, [name for name, _ in written.files], b"")
+    shards = _write(format_name, tmp_path, payloads, finish=True)
+    extents = [extent for shard in shards for extent in shard.extents]
+    assert [(extent.offset, extent.size, extent.shard) for extent in extents if not extent.size] == [(0, 0, 0)] * 4
+    files = [shard.path.read_bytes() for shard in shards]
+    assert [files[extent.shard][extent.offset :][: extent.size] for extent in extents] == payloads
+    native = formats.get(format_name).read_native(tmp_path, [shard.path.name for shard in shards], b"")
     assert [sample.payload for sample in native] == payloads
 
 
@@ -584,26 +584,29 @@ def test_a_writer_can_be_closed_unfinished_and_twice(format_name: str, tmp_path:
     _write(format_name, tmp_path, [npy([i]) for i in range(5)], finish=False)
 
 
-class _Sized(NamedTuple):
-    files: list[tuple[str, int]]
-    extents: list[Any]
+class _Shard(NamedTuple):
+    path: Path
+    extents: list[Extent]
 
 
-def _write(format_name: str, folder: Path, payloads: list[bytes], *, finish: bool) -> tuple[_Sized, list[Path]]:
-    done: list[Path] = []
-    plan = WritePlan(folder, [len(payload) for payload in payloads], [], [], ShardLimits(), done.append)
+def _write(format_name: str, folder: Path, payloads: list[bytes], *, finish: bool) -> list[_Shard]:
+    done: list[_Shard] = []
+
+    def shard_done(path: Path, extents: Iterable[Extent], header: bytes = b"") -> None:
+        assert header == b""
+        done.append(_Shard(path, list(extents)))
+
+    plan = WritePlan(folder, [len(payload) for payload in payloads], [], [], ShardLimits(), shard_done)
     writer = formats.get(format_name).open_writer(plan)
-    written = Written([], [])
     try:
         for i, payload in enumerate(payloads):
             writer.append(Sample(i, b"%d.npy" % i, NO_LABEL, TYPES_BY_NAME["npy"], len(payload)), payload)
         if finish:
-            written = writer.finish()
-            written = Written(written.files, list(written.extents), written.header)
+            writer.finish()
     finally:
         writer.close()
         writer.close()
-    return _Sized(written.files, list(written.extents)), done
+    return done
 
 
 # What users of the three libraries see

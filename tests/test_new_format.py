@@ -29,7 +29,7 @@ MODULE = '''
 
 from pathlib import Path
 
-from packer.formats._base import Format, NativeSample, Written
+from packer.formats._base import Estimate, Format, NativeSample
 from packer.model import Extent
 
 
@@ -46,8 +46,7 @@ class _Writer:
 
     def finish(self):
         self._file.close()
-        self._plan.shard_done(Path(self._file.name))
-        return Written([("payloads.bin", len(self._extents))], self._extents)
+        self._plan.shard_done(Path(self._file.name), self._extents)
 
     def close(self):
         self._file.close()
@@ -67,6 +66,7 @@ FORMAT = Format(
     versions=lambda: {"lengths": "1"},
     open_writer=_Writer,
     read_native=_read_native,
+    estimate=lambda candidates: Estimate(int(candidates.sizes.sum()) + 8 * len(candidates.sizes), 1),
 )
 '''
 

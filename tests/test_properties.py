@@ -132,7 +132,8 @@ def test_an_index_gives_back_what_was_written(rows: list[tuple[bytes, int, Kept,
         writer = IndexWriter(Path(folder))
         for name, label, verdict, _ in rows:
             writer.append(name, label, verdict)
-        writer.finish(extent for *_, extent in rows)
+        assert writer.place(extent for *_, extent in rows) == range(len(rows))
+        writer.finish()
         index = Index(Path(folder), len(rows))
         for i, (name, label, verdict, extent) in enumerate(rows):
             record = index[i]
@@ -161,8 +162,9 @@ def test_an_index_whose_extents_do_not_match_its_samples_is_refused(tmp_path: Pa
     writer = IndexWriter(tmp_path)
     writer.append(b"a", 0, Kept("npy", 1, 1))
     writer.append(b"b", 0, Kept("npy", 1, 1))
+    writer.place([Extent(0, 0, 1)])
     with pytest.raises(ValueError, match="1 payloads, 2 were packed"):
-        writer.finish([Extent(0, 0, 1)])
+        writer.finish()
 
 
 _DIGESTS = st.text("0123456789abcdef", min_size=32, max_size=32)

@@ -1,14 +1,14 @@
 """What a container format has to offer.
 
 All payloads of a container are contiguous ranges of bytes, so that one reader (``packer.extents``) serves all formats.
-A writer gets payloads in order and says in the end where each lies; a second road to the same payloads, through the
+A writer gets payloads in order and says of each finished file where they lie; a second road to the same payloads, through the
 container's own library, is there to prove the first.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -17,25 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.errors import OptionError
-from packer.model import Extent, Sample
+from packer.model import Sample
 from packer.plan import ShardLimits, WritePlan
 
-__all__ = ["Candidates", "Estimate", "Format", "NativeSample", "Writer", "Written", "fill"]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A finished container.
-
-    Attributes:
-        files: file name of each shard.
-        extents: where each payload lies, in the order of the samples; gone through once.
-        header: bytes that every payload began with and that are not in the container.
-    """
-
-    files: list[str]
-    extents: Iterable[Extent]
-    header: bytes = b""
+__all__ = ["Candidates", "Estimate", "Format", "NativeSample", "Writer", "fill"]
 
 
 class Writer(Protocol):
@@ -44,8 +29,8 @@ class Writer(Protocol):
     def append(self, sample: Sample, payload: bytes) -> None:
         """Add the next payload. ``OSError`` where the file system refuses."""
 
-    def finish(self) -> Written:
-        """Complete the container and close its files."""
+    def finish(self) -> None:
+        """Complete the container; its last file is told to the plan as all others were."""
 
     def close(self) -> None:
         """Let go of all files, finished or not; called in the end whatever happened."""

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from packer.errors import OutputError
 from packer.files import discard
-from packer.formats._base import Candidates, Estimate, Format, NativeSample, Written
+from packer.formats._base import Candidates, Estimate, Format, NativeSample
 from packer.model import Extent, Sample
 from packer.npyheader import parse_header
 from packer.plan import WritePlan
@@ -80,7 +80,7 @@ class _Writer:
         self._names += sample.name
         self._name_ends.append(len(self._names))
 
-    def finish(self) -> Written:
+    def finish(self) -> None:
         self._file.close()
         header = self._header or b""
         total = sum(self._sizes)
@@ -93,8 +93,7 @@ class _Writer:
             start = _create_data(self._path, shape, dtype, total)
             with h5py.File(self._path, "r+", libver="earliest") as file:
                 self._add_columns(file, with_offsets=not header)
-        self._plan.shard_done(self._path, len(self._sizes))
-        return Written([_FILE], self._extents(start), header)
+        self._plan.shard_done(self._path, self._extents(start), header)
 
     def close(self) -> None:
         discard(self._file)

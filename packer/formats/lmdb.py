@@ -26,7 +26,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 
-from packer.formats._base import Candidates, Estimate, Format, NativeSample, Written, fill
+from packer.formats._base import Candidates, Estimate, Format, NativeSample, fill
 from packer.model import Extent, Sample, sample_key
 from packer.plan import WritePlan
 
@@ -51,7 +51,6 @@ class _Writer:
             self._transaction = self._environment.begin(write=True)
         self._used = _SPARE
         self._uncommitted = 0
-        self._samples = 0
 
     def append(self, sample: Sample, payload: bytes) -> None:
         self._used += _space(len(payload))
@@ -61,15 +60,13 @@ class _Writer:
                 self._commit(2 * self._used)
             self._transaction.put(f"{sample.key}.{sample.type.extension}".encode(), payload, append=True)
             self._uncommitted += len(payload)
-            self._samples += 1
             if self._uncommitted >= _COMMIT_BYTES:
                 self._commit()
 
-    def finish(self) -> Written:
+    def finish(self) -> None:
         with _errors_as_os_error():
             self._transaction.commit()
-        self._plan.shard_done(self._path, self._samples)
-        return Written([_FILE], _extents(self._environment))
+        self._plan.shard_done(self._path, _extents(self._environment))
 
     def close(self) -> None:
         self._environment.close()

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.files import discard
-from packer.formats._base import Candidates, Estimate, Format, NativeSample, Written, fill
+from packer.formats._base import Candidates, Estimate, Format, NativeSample, fill
 from packer.model import NO_LABEL, Extent, Sample
 from packer.plan import WritePlan
 
@@ -48,9 +48,8 @@ class _Writer:
         self._class_of = dict(zip(plan.class_labels, plan.classes, strict=True))
         self._file: BinaryIO | None = None
         self._position = 0
-        self._shard_samples = array("Q")  # of each complete shard
-        self._samples_in_shard = 0
-        self._offsets = array("Q")
+        self._shards = 0  # that are complete
+        self._offsets = array("Q")  # of the samples in this shard
         self._sizes = array("Q")
 
     def append(self, sample: Sample, payload: bytes) -> None:
@@ -58,18 +57,16 @@ class _Writer:
         if sample.label != NO_LABEL:
             others.insert(0, ("cls", str(sample.label).encode()))
         needed = sum(_BLOCK + _padded(size) for size in (sample.size_bytes, *(len(data) for _, data in others)))
-        if self._plan.limits.is_full(_file_size(self._position + needed), self._samples_in_shard):
+        if self._plan.limits.is_full(_file_size(self._position + needed), len(self._sizes)):
             self._close_shard()
         self._offsets.append(self._position + _BLOCK if sample.size_bytes else 0)
         self._sizes.append(sample.size_bytes)
-        if len(self._shard_samples) >= self._plan.finished_shards:
+        if self._shards >= self._plan.finished_shards:
             self._write(sample.key, [(sample.type.extension, payload), *others])
         self._position += needed
-        self._samples_in_shard += 1
 
-    def finish(self) -> Written:
+    def finish(self) -> None:
         self._close_shard()
-        return Written([_shard_name(number) for number in range(len(self._shard_samples))], self._extents())
 
     def close(self) -> None:
         if self._file is not None:
@@ -85,25 +82,23 @@ class _Writer:
             self._file.write(_ZEROS[: -len(data) % _BLOCK])
 
     def _close_shard(self) -> None:
-        if not self._samples_in_shard:
+        if not self._sizes:
             return
         if self._file is not None:
             self._file.write(bytes(_file_size(self._position) - self._position))
             self._file.close()
             self._file = None
-            self._plan.shard_done(self._shard_path(), self._samples_in_shard)
-        self._shard_samples.append(self._samples_in_shard)
-        self._samples_in_shard = self._position = 0
+        self._plan.shard_done(self._shard_path(), self._extents())
+        self._shards += 1
+        self._position = 0
+        del self._offsets[:], self._sizes[:]
 
     def _shard_path(self) -> Path:
-        return Path(self._plan.folder, _shard_name(len(self._shard_samples)))
+        return Path(self._plan.folder, _shard_name(self._shards))
 
     def _extents(self) -> Iterator[Extent]:
-        at = 0
-        for shard, samples in enumerate(self._shard_samples):
-            for i in range(at, at + samples):
-                yield Extent(shard if self._sizes[i] else 0, self._offsets[i], self._sizes[i])
-            at += samples
+        for offset, size in zip(self._offsets, self._sizes, strict=True):
+            yield Extent(self._shards if size else 0, offset, size)
 
     def _metadata(self, sample: Sample) -> bytes:
         values = {"path": sample.name}
