@@ -17,6 +17,7 @@ from packer import formats
 from packer.cli.dryrun import emit_plan
 from packer.dryrun import DryRun, plan_folder
 from packer.errors import InputError, OutputError, PackerError, TooManySkippedError
+from packer.formats._base import fill
 from packer.options import PackOptions
 from packer.plan import ShardLimits
 from tests.inputs import npy, pack, write_tree
@@ -26,10 +27,6 @@ JPEG = b"\xff\xd8\xff\xe0"  # all that is looked at without a check
 
 def plan(root: Path, format: str = "lmdb", **options: Any) -> DryRun:
     return plan_folder(root, PackOptions(format=format, **options))
-
-
-def output_size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir())
 
 
 # Estimates
@@ -61,8 +58,12 @@ def test_estimate_is_near_the_size_of_the_output(tmp_path: Path, format_name: st
     # mostly headers and columns of fixed size where the files are tiny
     tolerance = 0.01 * summary.output_bytes + (4_096 if tree == "tiny" else 1_024)
     assert abs(found.container_bytes - summary.output_bytes) <= tolerance
-    assert abs(found.output_bytes - output_size(summary.output)) <= tolerance + 8_192
-    assert (found.shards, found.output_files) == (summary.shards, len(list(summary.output.iterdir())))
+    written = {file.name: file.stat().st_size for file in summary.output.iterdir()}
+    assert (found.index_bytes, found.names_bytes) == (written["index.npy"], written["names.bin"])
+    others = sum(size for name, size in written.items() if name in ("manifest.json", "report.jsonl"))
+    rest = found.output_bytes - found.container_bytes - found.index_bytes - found.names_bytes
+    assert 0 <= rest - others <= 8_192
+    assert (found.shards, found.output_files) == (summary.shards, len(written))
 
 
 @pytest.mark.parametrize("limits", [ShardLimits(200_000), ShardLimits(1, 0), ShardLimits(samples=7), ShardLimits(100_000, 7)])
@@ -74,13 +75,24 @@ def test_estimate_of_shards_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (found.container_bytes, found.shards) == (summary.output_bytes, summary.shards)
 
 
+def test_a_box_takes_what_fits_and_at_least_one() -> None:
+    assert fill(np.array([3, 3, 4, 10, 1, 5]), 6).tolist() == [0, 2, 3, 4]
+    assert fill(np.array([1, 1, 1, 1, 1]), 6, 2).tolist() == [0, 2, 4]
+    assert fill(np.array([], np.int64), 6).tolist() == []
+
+
 def test_labels_with_gaps_find_their_class(tmp_path: Path) -> None:
-    root = write_tree(tmp_path / "in", {f"{name}/{i}.jpg": JPEG for name in ("9", "100", "000007") for i in range(2)})
+    files: dict[str | bytes, bytes] = {
+        f"{name}/{i}.jpg": JPEG for name, count in (("100", 3), ("000000000000007", 2)) for i in range(count)
+    }
+    # with another class's name, their members would take a block more
+    files |= {f"9/{'d' * 235}/{i:02d}{'e' * 241}.jpg": JPEG for i in range(25)}
+    root = write_tree(tmp_path / "in", files)
     found = plan(root, "webdataset", labels="number")
     summary = pack(root, "webdataset", check="none", labels="number")
     assert found.estimate.container_bytes == summary.output_bytes
     assert [(one.name, one.label, one.files, one.bytes) for one in found.classes] == [
-        ("000007", 7, 2, 8), ("100", 100, 2, 8), ("9", 9, 2, 8)
+        ("000000000000007", 7, 2, 8), ("100", 100, 3, 12), ("9", 9, 25, 100)
     ]  # fmt: skip
 
 
@@ -119,12 +131,14 @@ def test_plan_tells_files_by_class_and_type_and_what_is_ignored(
 
 
 def test_plan_names_what_is_refused_whatever_is_in_it(tmp_path: Path) -> None:
-    root = write_tree(tmp_path / "in", {"a/1.jpg": JPEG, "a/empty.jpg": b"", **{f"a/{i}.png": b"" for i in range(4)}})
+    root = write_tree(tmp_path / "in", {"a/1.jpg": JPEG, **{f"a/{i:02d}.png": b"" for i in range(15)}})
     (root / "a/link.jpg").symlink_to("gone")
-    found = plan(root, max_skipped=6)
-    skipped = pack(root, check="none").skipped
-    assert {code: some.count for code, some in found.refused.items()} == skipped == {"empty_file": 5, "unreadable": 1}
-    assert found.refused["empty_file"].examples == tuple(f"a/{i}.png: 0 bytes" for i in range(3))
+    found = plan(root, max_skipped=16)
+    summary = pack(root, "webdataset", check="none")
+    assert plan(root, "webdataset", overwrite=True).estimate.container_bytes == summary.output_bytes
+    skipped = summary.skipped
+    assert {code: some.count for code, some in found.refused.items()} == skipped == {"empty_file": 15, "unreadable": 1}
+    assert found.refused["empty_file"].examples == tuple(f"a/{i:02d}.png: 0 bytes" for i in range(3))
     assert found.refused["unreadable"].examples == ("a/link.jpg: a link to gone, which does not exist",)
     assert found.refusals == ()
 
