@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from packer.commit import _require_replaceable
 from packer.errors import InputError, OutputError, PackerError, TooManySkippedError
-from packer.estimate import OutputEstimate, estimate_output
+from packer.estimate import OutputEstimate, estimate_output, require_space
 from packer.formats._base import Format
 from packer.inspection import Inspection, require_folder
 from packer.listing import Columns, Listing
@@ -151,8 +151,10 @@ def plan_folder(
     kept, refused = _refused(listing, container)
     estimate = estimate_output(listing, kept, container, limits)
     free = shutil.disk_usage(target.parent).free
-    if estimate.output_bytes > free:
-        refusals.append(_no_space(target.parent, free, estimate, listing))
+    try:
+        require_space(target.parent, estimate, listing)
+    except OutputError as error:
+        refusals.append(_refusal(error))
     if len(listing):
         refusals += _too_many_skipped(root, len(listing), refused, options)
     columns = listing.columns()
@@ -228,16 +230,6 @@ def _refused(listing: Listing, container: Format) -> tuple[NDArray[np.bool_], di
             first = (listing[int(index)] for index in indices[:_EXAMPLES])
             examples.setdefault(code, []).extend(f"{display_name(one.name)}: {one.size_bytes:,} bytes" for one in first)
     return kept, {code: Findings(counts[code], tuple(examples[code][:_EXAMPLES])) for code in sorted(counts)}
-
-
-def _no_space(folder: Path, free: int, estimate: OutputEstimate, listing: Listing) -> Refusal:
-    largest = listing[int(listing.columns().sizes.argmax())]
-    return _refusal(
-        OutputError(
-            f"{folder}: {free:,} bytes are free, the output will have about {estimate.output_bytes:,} (the largest file, "
-            f"{display_name(largest.name)}, has {largest.size_bytes:,}). Make room, or choose another place with -o."
-        )
-    )
 
 
 def _too_many_skipped(root: Path, files: int, refused: dict[str, Findings], options: PackOptions) -> Iterator[Refusal]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.errors import OutputError
 from packer.formats._base import Candidates, Format
 from packer.index import index_size
 from packer.listing import Listing
+from packer.model import display_name
 from packer.plan import ShardLimits
 
-__all__ = ["OutputEstimate", "estimate_output"]
+__all__ = ["OutputEstimate", "estimate_output", "require_space"]
 
 _OTHER_FILES = 4  # manifest, index, names, report
 _OTHER_BYTES = 4_096  # manifest and report, but for the classes and the shards
@@ -73,3 +77,24 @@ def estimate_output(listing: Listing, kept: NDArray[np.bool_], container: Format
         output_bytes=size_bytes + index_bytes + names_bytes + manifest_bytes + _OTHER_BYTES,
         output_files=shards + _OTHER_FILES,
     )
+
+
+def require_space(folder: Path, estimate: OutputEstimate, listing: Listing, written_bytes: int = 0) -> None:
+    """Refuse a job that will not fit, before it works for hours.
+
+    Args:
+        folder: where the output will stand.
+        estimate: of the output.
+        listing: what was found.
+        written_bytes: those of the output that stand there already.
+
+    Raises:
+        OutputError: says what is free, what is needed, and what is large.
+    """
+    free = shutil.disk_usage(folder).free
+    if estimate.output_bytes - written_bytes > free:
+        largest = listing[int(listing.columns().sizes.argmax())]
+        raise OutputError(
+            f"{folder}: {free:,} bytes are free, the output will have about {estimate.output_bytes:,} (the largest file, "
+            f"{display_name(largest.name)}, has {largest.size_bytes:,}). Make room, or choose another place with -o."
+        )

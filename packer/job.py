@@ -10,16 +10,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from packer.assembly import Assembly, Labelling
 from packer.commit import Staging
 from packer.errors import InputError, OutputError, TooManySkippedError
+from packer.estimate import estimate_output, require_space
 from packer.files import file_digest
 from packer.formats._base import Format
 from packer.inspection import Inspection
 from packer.journal import Chain, FinishedShard, Journal
 from packer.listing import Listing
 from packer.manifest import REPORT_FILE, Manifest
-from packer.model import Kept, display_name
+from packer.model import Kept
 from packer.options import OnProgress, PackOptions, Progress, Summary
 from packer.plan import ShardLimits
 from packer.report import ReportWriter
@@ -100,6 +103,8 @@ class Job:
     def _pack(self, journal: Journal) -> dict[str, Any]:
         inspection = self._inspection
         listing = inspection.scan()
+        if self._options.shuffle is not None:
+            listing = inspection.listing = listing.shuffled(self._options.shuffle)
         read_from = self._take_over(listing, journal)
         self._require_space(listing)
         path = Path(self._staging.folder, REPORT_FILE)
@@ -166,15 +171,11 @@ class Job:
             )
 
     def _require_space(self, listing: Listing) -> None:
-        free = _free_bytes(self._target.parent)
-        needed = listing.total_bytes - sum(shard.entry.size_bytes for shard in self._finished)
-        if needed > free:
-            sizes = listing.sizes()
-            largest = listing[sizes.index(max(sizes))]
-            raise OutputError(
-                f"{self._target.parent}: {free:,} bytes are free, the files to pack have {listing.total_bytes:,} (the largest, "
-                f"{display_name(largest.name)}, has {largest.size_bytes:,}). Make room, or choose another place with -o."
-            )
+        kept = np.ones(len(listing), bool)
+        kept[np.fromiter(listing.refused, np.int64, len(listing.refused))] = False
+        estimate = estimate_output(listing, kept, self._container, self._limits)
+        written = sum(shard.entry.size_bytes for shard in self._finished)
+        require_space(self._target.parent, estimate, listing, written)
 
     def _rescue(self, report: Path) -> Path:
         """Keep the report of a job that packs nothing: it says why."""

@@ -48,6 +48,7 @@ class _Command(click.Command):
     help="full: decode every file; none: look at its first bytes only.",
 )
 @input_options
+@click.option("--dry-run", is_flag=True, help="Scan, say what would be packed and how large it gets, and write nothing.")
 @click.option("--shuffle", type=click.IntRange(min=0, max=2**63 - 1), metavar="SEED", help="Pack in a random order.")
 @shard_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
@@ -60,6 +61,7 @@ def command(
     overwrite: bool,
     no_resume: bool,
     check: str,
+    dry_run: bool,
     shuffle: int | None,
     as_json: bool,
     quiet: bool,
@@ -85,6 +87,15 @@ def command(
         limits=shard_limits(inputs),
         **input_values(inputs),
     )
+    if dry_run:
+        from packer.cli.dryrun import emit_plan
+        from packer.dryrun import plan_folder
+
+        with progress_display(quiet) as on_progress:
+            plan = plan_folder(src, options, on_progress)
+        emit_plan(plan, as_json=as_json, quiet=quiet, verbose=verbose)
+        plan.raise_refusal()
+        return
     with progress_display(quiet) as on_progress:
         summary = pack_folder(src, options, on_progress)
     if as_json:
