@@ -188,11 +188,12 @@ class Staging:
 
     def _refuse_after_tidying(self) -> None:
         """Say that the target exists; what a job that was killed just after its commit has left beside it goes first."""
-        if _is_committed(self._target, Path(self.partial, _COMMITTING)):
+        if _exists(self.partial):
             with contextlib.suppress(OSError):
                 self._take_folder()
                 try:
-                    self._recover()
+                    if _is_committed(self._target, Path(self.partial, _COMMITTING)):
+                        self._clear()
                 finally:
                     self._leave_folder()
         _require_replaceable(self._target, overwrite=False)

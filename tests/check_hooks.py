@@ -26,7 +26,7 @@ _MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
 _BECOME_NOBODY = f"""
 import contextlib, importlib, os, pkgutil, shlex, sys
 sys.modules["torch"] = None  # not needed here, and two seconds to load
-import encodings.ascii, encodings.idna, encodings.latin_1, concurrent.futures.thread
+import encodings.ascii, encodings.idna, encodings.latin_1, concurrent.futures.thread, email.parser, importlib.metadata
 import lmdb, packer
 for package in (packer, lmdb):  # lmdb, too, imports parts of itself late
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):

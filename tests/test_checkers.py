@@ -217,8 +217,9 @@ def test_one_file_can_be_judged_again_in_the_middle(tmp_path: Path) -> None:
     with pool(tmp_path) as checkers:
         verdicts = checkers.verdicts(sources([f"fine{i}" for i in range(200)]))
         next(verdicts)
-        assert isinstance(checkers.recheck(b"fine7"), Kept)
-        died = checkers.recheck(b"exit7")
+        fine, exits = sources(["fine7", "exit7"])
+        assert isinstance(checkers.recheck(fine), Kept)
+        died = checkers.recheck(exits)
         assert isinstance(died, Skipped)
         assert died.code == "worker_died"
         assert len(list(verdicts)) == 199
@@ -284,9 +285,9 @@ from packer.check import CheckSettings
 from packer.checkers import CheckPool
 from packer.model import Source
 pool = CheckPool(b"/", CheckSettings(), 1, 2.0, "tests.check_hooks:misbehave")
-pool.recheck(b"fine")
+pool.recheck(Source(0, b"fine", 0, 0, 0))
 print("ready", flush=True)
-print(pool.recheck(b"sleep.1000"))
+print(pool.recheck(Source(1, b"sleep.1000", 0, 0, 0)))
 pool.close()
 """
 
@@ -359,7 +360,7 @@ def test_pool_closed_in_the_middle_leaves_no_process_and_no_open_pipe(tmp_path: 
         if names[0] == "fine":
             next(verdicts)
         else:
-            checkers._threads.submit(checkers._judge, [b"fine"])
+            checkers._threads.submit(checkers._judge, sources(["fine"]))
             time.sleep(0.6)
         assert set(workers_of(os.getpid())) - before
     del verdicts, checkers
@@ -471,7 +472,7 @@ def test_interrupt_from_the_terminal_shows_no_traceback_of_workers(tmp_path: Pat
         text=True,
         start_new_session=True,
     )
-    assert wait_until(lambda: (tmp_path / ".in.lmdb.partial/report.jsonl").exists())
+    assert wait_until(lambda: (tmp_path / ".in.lmdb.partial/output/report.jsonl").exists())
     children = workers_of(job.pid)
     os.killpg(job.pid, signal.SIGINT)
     output, errors = job.communicate(timeout=30)
@@ -480,7 +481,7 @@ def test_interrupt_from_the_terminal_shows_no_traceback_of_workers(tmp_path: Pat
     assert "interrupted" in errors
     assert len([line for line in errors.splitlines() if line]) == 1
     assert wait_until(lambda: not any(map(is_running, children)))
-    assert os.listdir(tmp_path) == ["in"]
+    assert sorted(os.listdir(tmp_path)) == ([".in.lmdb.partial", "in"] if "same command again" in errors else ["in"])
 
 
 def test_user_script_without_a_main_guard_can_pack(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -68,8 +69,9 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def stage(target: Path, content: bytes = b"x", *, overwrite: bool = False) -> Staging:
-    """A staging folder that is entered, with all files of a dataset but the manifest."""
+    """A staging folder that is entered and empty but for all files of a dataset, the manifest excepted."""
     staging = Staging(target, overwrite=overwrite).__enter__()
+    staging.start_over()
     for name in FILES:
         (staging.folder / name).write_bytes(content)
     return staging
@@ -91,7 +93,7 @@ def put(target: Path, content: bytes = b"x", *, overwrite: bool = False) -> None
 def test_everything_is_synced_before_the_rename_in_this_order(source: Path, events: list[Event], format_name: str) -> None:
     limits = 5 if formats.get(format_name).has_shards else 0
     output = _pack(source, format_name, shard_samples=limits)
-    partial = f".in.{format_name}.partial"
+    partial = f".in.{format_name}.partial/output"
     shards = sorted(set(tree(output)) - {"index.npy", "names.bin", "report.jsonl", "manifest.json"})
     if limits:
         assert len(shards) == 3
@@ -106,7 +108,7 @@ def test_overwriting_exchanges_in_the_same_order(source: Path, events: list[Even
     _pack(source, format_name)
     events.clear()
     _pack(source, format_name, overwrite=True)
-    partial = f".in.{format_name}.partial"
+    partial = f".in.{format_name}.partial/output"
     assert events[-4:] == [
         ("sync", f"{partial}/manifest.json"),
         ("sync", partial),
@@ -152,7 +154,7 @@ def test_failed_sync_leaves_nothing_under_the_final_name(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
 ) -> None:
     fsync = os.fsync
-    for name in (None, "index.npy", "names.bin", "report.jsonl", "manifest.json", f".in.{format_name}.partial"):
+    for name in (None, "index.npy", "names.bin", "report.jsonl", "manifest.json", "output"):
 
         def failing_fsync(descriptor: int, name: str | None = name) -> None:
             path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
@@ -163,7 +165,10 @@ def test_failed_sync_leaves_nothing_under_the_final_name(
         monkeypatch.setattr(os, "fsync", failing_fsync)
         with pytest.raises(OutputError, match=r"Input/output error"):
             _pack(source, format_name)
-        assert os.listdir(tmp_path) == ["in"]
+        assert not (tmp_path / f"in.{format_name}").exists()
+    monkeypatch.undo()
+    assert len(open_dataset(_pack(source, format_name))) == 12
+    assert sorted(os.listdir(tmp_path)) == ["in", f"in.{format_name}"]
 
 
 # The final name
@@ -242,23 +247,15 @@ def test_system_call_that_does_not_exist_is_done_without(
 # A stop between the two renames, where the system cannot exchange
 
 
+@pytest.mark.usefixtures("no_exchange")
 def test_kill_between_the_two_renames_is_mended_by_the_next_run(source: Path, tmp_path: Path) -> None:
     output = _pack(source, "lmdb")
     old = tree(output)
     write_tree(source, {"a/more.npy": npy([9])})
-    code = (
-        "import os, sys\nfrom pathlib import Path\nfrom packer import PackOptions, commit, pack_folder\n"
-        "commit._renameat2 = lambda source, target, flags: False\nrename = Path.rename\n"
-        "def dying(self, target):\n"
-        "    if self.name.endswith('.partial'):\n        os._exit(9)\n    return rename(self, target)\n"
-        "Path.rename = dying\n"
-        "pack_folder(sys.argv[1], PackOptions(overwrite=True, check='none'))\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code, source], env=environment(), capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (result.returncode, result.stderr) == (9, "")
-    assert not output.exists()
+    step = 1
+    while output.exists():
+        assert _pack_and_die(source, "lmdb", step, overwrite=True)
+        step += 1
     with pytest.raises(OutputError, match="exists already"):
         _pack(source, "lmdb")
     assert tree(output) == old
@@ -292,7 +289,7 @@ def test_half_removed_old_output_is_not_in_the_way_of_the_next_run(tmp_path: Pat
     """A kill while the old output was removed made every later overwrite fail: "Directory not empty"."""
     target = tmp_path / "out"
     put(target, b"old")
-    write_tree(tmp_path / ".out.old", {"data.mdb": b"what a kill left of the one before"})
+    write_tree(tmp_path / ".out.partial/replaced", {"data.mdb": b"what a kill left of the one before"})
     put(target, b"new", overwrite=True)
     assert set(tree(target).values()) == {b"new"}
     assert os.listdir(tmp_path) == ["out"]
@@ -302,22 +299,136 @@ def test_old_output_that_was_replaced_is_removed_by_the_next_run(tmp_path: Path)
     target = tmp_path / "out"
     put(target, b"new")
     put(tmp_path / "other", b"old")
-    (tmp_path / "other").rename(tmp_path / ".out.old")
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / "other").rename(tmp_path / ".out.partial/replaced")
     put(target, b"newer", overwrite=True)
     assert set(tree(target).values()) == {b"newer"}
     assert os.listdir(tmp_path) == ["out"]
 
 
+# A kill at every single step from the manifest on
+
+_CHANGES = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"})
+
+
+def _pack_and_die(source: Path, format_name: str, step: int, *, overwrite: bool) -> bool:
+    """Pack in a copy of this process that is gone before it makes a change to the file system; whether it came so far.
+
+    Args:
+        step: which change that is, counted from the opening of the manifest's file for writing.
+    """
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    fsync, left = os.fsync, [0]
+
+    def count() -> None:
+        if left[0]:
+            left[0] -= 1
+            if not left[0]:
+                os._exit(9)
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if writes and not left[0] and str(arguments[0]).endswith("manifest.json"):
+            left[0] = step
+        if writes or event in _CHANGES or (event == "ctypes.dlsym" and arguments[1] == "renameat2"):
+            count()
+
+    def counting_fsync(descriptor: int) -> None:
+        count()
+        fsync(descriptor)
+
+    os.fsync = counting_fsync
+    sys.addaudithook(watch)
+    try:
+        _pack(source, format_name, overwrite=overwrite, shard_samples=5 if formats.get(format_name).has_shards else 0)
+    except BaseException:  # nothing may go on in the copy
+        os._exit(1)
+    os._exit(0)
+
+
+@pytest.mark.parametrize(
+    ("in_format", "overwrite", "fallback"),
+    [("hdf5", False, False), ("lmdb", False, True), ("webdataset", True, False), ("lmdb", True, True)],
+)
+def test_kill_at_any_step_of_the_commit_leaves_old_or_new_and_the_next_run_tidies_up(
+    source: Path, tmp_path: Path, in_format: str, overwrite: bool, fallback: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fallback:
+        monkeypatch.setattr(commit, "_renameat2", lambda source, target, flags: False)
+    shard_samples = 5 if formats.get(in_format).has_shards else 0
+    output = tmp_path / f"in.{in_format}"
+    old = tree(_pack(source, in_format, shard_samples=shard_samples)) if overwrite else None
+    write_tree(source, {"a/more.npy": npy([9])})
+    new = tree(_pack(source, in_format, overwrite=overwrite, shard_samples=shard_samples))
+    seen: list[str] = []
+    step = 1
+    while step:
+        shutil.rmtree(output)
+        if old is not None:
+            write_tree(output, old)
+        step = step + 1 if _pack_and_die(source, in_format, step, overwrite=overwrite) else 0
+        found = tree(output) if output.exists() else None
+        assert found in (old, new, None)
+        seen.append("new" if found == new else "old" if found else "nothing")
+        if not overwrite and found == new:
+            with pytest.raises(OutputError, match="exists already"):
+                _pack(source, in_format, shard_samples=shard_samples)
+        else:
+            _pack(source, in_format, overwrite=overwrite, shard_samples=shard_samples)
+        assert tree(output) == new
+        assert sorted(os.listdir(tmp_path)) == ["in", output.name]
+    assert len(seen) > 10
+    before = ["old", "nothing"] if fallback and overwrite else ["old"] if overwrite else ["nothing"]
+    assert list(dict.fromkeys(seen)) == [*before, "new"]
+
+
 # Unfinished outputs and other jobs
 
 
-def test_unfinished_output_is_started_over(tmp_path: Path) -> None:
-    write_tree(tmp_path / ".out.partial", {"data.mdb": b"half", "manifest.json": b"", "folder/deep/file": b"x"})
+def test_unfinished_output_is_removed_where_it_is_started_over(tmp_path: Path) -> None:
+    """Links in it are removed, too, and what they lead to is not."""
+    write_tree(tmp_path / ".out.partial", {"output/data.mdb": b"half", "journal.jsonl": b"", "folder/deep/file": b"x"})
     (tmp_path / ".out.partial/link").symlink_to(write_tree(tmp_path / "elsewhere", {"precious": b"x"}))
     with Staging(tmp_path / "out", overwrite=False) as staging:
         assert staging.found_unfinished
+        staging.start_over()
+        assert sorted(os.listdir(staging.partial)) == ["lock", "output"]
         assert os.listdir(staging.folder) == []
+    assert os.listdir(tmp_path) == ["elsewhere"]
     assert (tmp_path / "elsewhere/precious").exists()
+
+
+def test_unfinished_output_stays_as_it_is_until_somebody_starts_over_or_goes_on(tmp_path: Path) -> None:
+    left = {"output/data.mdb": b"half", "journal.jsonl": b"x"}
+    write_tree(tmp_path / ".out.partial", left)
+    for error in (None, KeyboardInterrupt()):
+        staging = Staging(tmp_path / "out", overwrite=False).__enter__()
+        assert staging.found_unfinished
+        finish(staging, error)
+    assert {name: (tmp_path / ".out.partial" / name).read_bytes() for name in left} == left
+
+
+def test_going_on_leaves_journal_and_finished_shards_and_nothing_else(tmp_path: Path) -> None:
+    write_tree(
+        tmp_path / ".out.partial",
+        {
+            "output/1.tar": b"done",
+            "output/2.tar": b"half",
+            "output/index.npy": b"x",
+            "output/3.tar/x": b"",
+            "journal.jsonl": b"x",
+        },
+    )
+    with Staging(tmp_path / "out", overwrite=False) as staging:
+        staging.go_on(["1.tar", "3.tar"])  # a folder is no shard, whatever its name
+        assert tree(staging.folder) == {"1.tar": b"done"}
+        assert staging.journal.read_bytes() == b"x"
+        (staging.folder / "2.tar").write_bytes(b"half again")
+        assert staging.keep(["1.tar"])
+    assert tree(tmp_path / ".out.partial/output") == {"1.tar": b"done"}
+    assert (tmp_path / ".out.partial/journal.jsonl").read_bytes() == b"x"
 
 
 def test_fresh_output_is_not_called_unfinished(tmp_path: Path) -> None:
@@ -408,14 +519,6 @@ def test_lock_dies_with_its_process(source: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, tmp_path / "in.lmdb"], env=environment(), check=False, timeout=60)
     assert (tmp_path / ".in.lmdb.partial").exists()
     assert pack(source).replaced_unfinished
-
-
-def test_file_system_without_locks_is_no_obstacle(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_locks(*ignored: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(commit.fcntl, "flock", no_locks)
-    assert pack(source).samples == 12
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
