@@ -357,7 +357,8 @@ def test_verify_says_that_a_sound_dataset_is_sound(capsys: pytest.CaptureFixture
     status, output, _ = said(capsys, "verify", str(packed))
     assert status == 0
     assert "is sound: 4 samples" in output
-    assert json.loads(said(capsys, "verify", str(packed), "--json")[1]) == {"sound": True, "findings": []}
+    values = json.loads(said(capsys, "verify", str(packed), "--json")[1])
+    assert (values["sound"], values["findings"], values["samples"]) == (True, [], 4)
 
 
 def test_verify_of_a_damaged_dataset_names_the_sample_with_status_1(capsys: pytest.CaptureFixture[str], copy: Path) -> None:
@@ -415,6 +416,17 @@ def test_ls_has_one_line_a_sample(capsys: pytest.CaptureFixture[str], packed: Pa
     assert rows[2] == {
         "index": 2, "label": 1, "type": "npy", "width": 0, "height": 0, "bytes": len(FILES["bees/1.npy"]), "path": "bees/1.npy",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["info", "ls"])
+def test_quiet_look_says_by_its_status_alone_whether_a_dataset_can_be_opened(
+    capsys: pytest.CaptureFixture[str], copy: Path, command: str
+) -> None:
+    assert said(capsys, command, str(copy), "--quiet") == (0, "", "")
+    os.truncate(copy / "data.mdb", 1)
+    status, output, complaints = said(capsys, command, str(copy), "-q")
+    assert (status, output) == (1, "")
+    assert "data.mdb" in complaints
 
 
 @pytest.mark.parametrize("command", ["info", "ls"])
