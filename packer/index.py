@@ -2,18 +2,26 @@
 
 Layout, version 1
 =================
-``index.npy`` is an ``.npy`` file that ``numpy.load(..., mmap_mode="r")`` opens: 512 bytes of header (version 1.0, padded
-with spaces), then one little-endian record a sample, in the order of the samples:
+``index.npy`` is an ``.npy`` file that ``numpy.load(..., mmap_mode="r")`` opens. It begins with 512 bytes of header: ``93 4e 55
+4d 50 59 01 00 f6 01``, then this as one line of ASCII with the number of samples in decimal digits for ``N``, then spaces, and
+a line feed as byte 511::
+
+    {'descr': [('name_end', '<u8'), ('label', '<i8'), ('data', [('shard', '<u4'), ('type', '|u1'), ('mode', '|u1'),
+    ('orientation', '|u1'), ('reserved', '|u1'), ('width', '<u4'), ('height', '<u4'), ('frames', '<u4'), ('reserved2', '<u4'),
+    ('offset', '<u8'), ('size', '<u8'), ('digest', '<u8')])], 'fortran_order': False, 'shape': (N,), }
+
+Another header is refused, also one that means the same. Then one little-endian record a sample, 64 bytes, in the order of the
+samples, and nothing behind them:
 
 ====  =====  =============  ==================================================================================
 byte  type   field          meaning
 ====  =====  =============  ==================================================================================
 0     <u8    name_end       where the sample's name ends in ``names.bin``; it begins where the one before ends
-8     <i8    label          class index, -1 where there are no labels
+8     <i8    label          label of a class (see ``packer.manifest``), -1 where there are no labels
 16           data           one block a field of the dataset; so far there is one field, named ``data``:
-16    <u4    shard          number of the shard in the manifest
-20    u1     type           number of the type of the file by content, ``packer.model.TYPES``
-21    u1     mode           number of the pixel layout, ``packer.model.MODES``; 0 for arrays and where unknown
+16    <u4    shard          place of the shard in the manifest's ``shards``, from 0; 0 for an empty payload
+20    u1     type           number of the type of the file by content
+21    u1     mode           number of the pixel layout; 0 for arrays and where unknown
 22    u1     orientation    EXIF orientation 1 to 8, 0 where unknown and for arrays
 23    u1     reserved       0
 24    <u4    width          pixels a row as stored; 0 for arrays and where unknown
@@ -25,10 +33,36 @@ byte  type   field          meaning
 56    <u8    digest         xxh3-64 of the file's bytes (of the shared header too, where the manifest holds one)
 ====  =====  =============  ==================================================================================
 
-``names.bin``: the original relative paths, parts joined by ``/``, raw bytes end to end.
+The payload is what lies in the container: the file's bytes but for a shared header. Offsets need not ascend. A reader checks
+that ``offset + size`` is inside the shard and that the label is that of a class, and ignores the reserved bytes.
 
-A record is 64 bytes, one cache line. There is no Python object a sample anywhere: a list of paths is what makes the memory
-of forked workers grow (pytorch/pytorch#13246).
+Types: 0 unknown, 1 jpeg, 2 png, 3 webp, 4 gif, 5 bmp, 6 tiff, 7 avif, 8 npy. Modes, as Pillow calls them: 0 unknown, 1 ``1``,
+2 ``L``, 3 ``LA``, 4 ``P``, 5 ``PA``, 6 ``RGB``, 7 ``RGBA``, 8 ``CMYK``, 9 ``YCbCr``, 10 ``LAB``, 11 ``HSV``, 12 ``I``,
+13 ``F``, 14 ``I;16``, 15 ``I;16B``, 16 ``I;16L``, 17 ``I;16N``, 18 ``La``, 19 ``RGBa``, 20 ``RGBX``, 21 ``BGR;15``,
+22 ``BGR;16``, 23 ``BGR;24``. Later ones go at the end, and no number is used again: a reader that meets one which it does not
+know can still give out the file's bytes.
+
+``names.bin``: the original relative paths, parts joined by ``/``, raw bytes end to end, so that the last ``name_end`` is the
+size of the file. They need not be UTF-8, and are not to be trusted: a stranger may have written ``../x``.
+
+Example
+=======
+The folder that the examples of this layout are about has two classes and three files. ``cat/a.npy`` has 136 bytes: the header
+that ``numpy.save`` writes before two float32, then 1.0 and 2.0. ``dog/void.jpg`` is empty, so it is skipped.
+``dog/\\xff.png``, whose name is no UTF-8, has 71 bytes, two grey pixels::
+
+    89504e470d0a1a0a0000000d4948445200000002000000010800000000d14920560000000e494441547801010300fcff0080ff0202018056bc16e1
+    0000000049454e44ae426082
+
+``names.bin`` is ``cat/a.npydog/\\xff.png``. In the tar shard of ``packer.formats.webdataset`` the records are::
+
+    09 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 08 00 00 00 00 00 00 00 00 00 00 00
+    00 00 00 00 00 00 00 00 00 02 00 00 00 00 00 00 88 00 00 00 00 00 00 00 2d 87 e0 9c 7f ad 2b 5f
+    12 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00 00 00 00 00 02 02 01 00 02 00 00 00 01 00 00 00
+    01 00 00 00 00 00 00 00 00 0e 00 00 00 00 00 00 47 00 00 00 00 00 00 00 17 56 56 db db 2a 68 42
+
+A record is one cache line. There is no Python object a sample anywhere: a list of paths is what makes the memory of forked
+workers grow (pytorch/pytorch#13246).
 """
 
 from __future__ import annotations

@@ -1,11 +1,29 @@
 """The report: one row for each file skipped, or kept with a warning.
 
-``report.jsonl`` has one ASCII JSON object a line, files in scan order and then rows about the input as a whole:
-``{"path": ..., "outcome": "skipped" | "warned", "code": ..., "detail": ...}``. Bytes of a path that are no UTF-8 appear as
-surrogates; ``os.fsencode`` gives them back. ``path`` is null where a row is about the whole. A row of ``duplicate_content``
-is about a content and has ``digest`` (xxh3-64, hexadecimal), ``count``, ``paths`` (the first few; ``path`` is the first) and
-``classes`` (the names of those that it appears in) as well. No absolute path, process number or time stands in it: the same
-input gives the same report.
+Layout, version 1
+=================
+``report.jsonl`` has one ASCII JSON object a line, ended by a line feed, with ``, `` between members and ``: `` behind keys; it
+is empty where there is nothing to say. Files come in the order in which they were packed or skipped (that of the scan, or the
+shuffled one), then rows about what only shows when all files were seen. A row has these keys, in this order:
+
+===========  ===============================================================================================================
+key          value
+===========  ===============================================================================================================
+path         relative path of the file or folder; bytes that are no UTF-8 as surrogates (``packer.manifest``);
+             null where the row is about the whole input
+outcome      ``"skipped"`` or ``"warned"``
+code         a word of ``packer.model.SKIP_CODES`` or ``WARNING_CODES``: what a program looks at
+detail       a sentence for a person; its words may change with any version
+===========  ===============================================================================================================
+
+A row of ``duplicate_content`` is about a content, ``path`` is the first file that has it, and these keys follow: ``digest``
+(xxh3-64, 16 hexadecimal digits), ``count`` (files that have it), ``paths`` (the first few of them), ``classes`` (the names of
+those that it appears in). A reader ignores keys and codes that it does not know. No absolute path, process number or time
+stands in it: the same input gives the same report.
+
+Example (see ``packer.index``)::
+
+    {"path": "dog/void.jpg", "outcome": "skipped", "code": "empty_file", "detail": "0 bytes"}
 """
 
 from __future__ import annotations
