@@ -2,28 +2,83 @@
 
 Layout, version 1
 =================
+A packed dataset is a folder with ``manifest.json``, ``index.npy`` and ``names.bin`` (``packer.index``), ``report.jsonl``
+(``packer.report``) and the files of its container (``packer.formats``). Whatever the container, the bytes of sample ``i`` are
+the ``header`` of the field, then ``size`` bytes from byte ``offset`` on of the file ``shards[shard]``; these three numbers
+stand in record ``i`` of the index. Nothing else has to be understood to read one.
+
 ``manifest.json`` is one JSON object in ASCII, of at most 64 MiB and about four million values, no key twice in an object:
 
 =================  =======================================================================================================
 key                value
 =================  =======================================================================================================
 layout             1, the version of this layout
-format             name of the container format
-samples            number of samples, at least 1
-classes            class names in the order of their labels; bytes that are no UTF-8 as surrogates (``\\udc80`` and up)
-labels             ``"folder"``: a label is the class's place in ``classes``; ``"number"``: it is the class's name read as a
-                   number; ``"none"``: there are no labels
-fields             one object a field: ``name``, and ``header``: base64 of the bytes that every payload of the field begins
-                   with and that are kept here once and not in the container (usually empty)
-shards             one object a file of the container: ``file`` (a plain name), ``bytes``, ``samples``, ``digest``
-files              the same without ``samples`` for ``index.npy``, ``names.bin`` and ``report.jsonl``, by name
-options            the options that shaped the output
-versions           versions of the file formats inside
-content_digest     the same for the same samples in any container: see ``content_digest``
-digest             xxh3-128 of this object without this key, as compact JSON with sorted keys
+format             name of the container format, at most 255 characters
+samples            number of samples, 1 to 2**40
+classes            class names, each once; bytes that are no UTF-8 as surrogates (``\\udc80`` for 0x80, up to ``\\udcff``)
+labels             ``"folder"``: a label is the class's place in ``classes``, from 0; ``"number"``: it is the class's name, 1 to
+                   18 digits, read as a decimal number, no number twice; ``"none"``: there are no classes and no labels
+fields             one object a field, and so far there is one: ``name``, which is ``"data"``, and ``header``: base64 of the
+                   bytes that every payload of the field begins with and that are kept here once and not in the container,
+                   at most 1 MiB (usually empty)
+shards             one object a file of the container: ``file`` (a plain name), ``bytes`` (its exact size), ``samples`` (that
+                   lie in it: the first shard has the first ones, and so on), ``digest`` (of the whole file)
+files              the same without ``file`` and ``samples`` for ``index.npy``, ``names.bin`` and ``report.jsonl``, by name
+options            the options that shaped the output, see below
+versions           versions of the file formats inside, by name: ``lmdb``, ``hdf5`` or ``tar``
+content_digest     the same for the same samples in any container, see below
+digest             of this object without this key, see below
 =================  =======================================================================================================
 
-All digests but those of single payloads are xxh3-128, as 32 hexadecimal digits.
+A plain name has 1 to 255 printable ASCII characters without ``/``, ``\\`` and ``:``, is neither ``.`` nor ``..``, and no file
+has two entries. Sizes are at most 2**62, so a reader needs 64-bit integers; all numbers that packer writes are integers. A
+name of a sample has at most 131,072 bytes on average. White space has no meaning; packer writes keys in the order of this
+table, one a line, one space of indentation a level (``json.dumps(..., indent=1)``), and a line feed at the end.
+
+``options`` has ``check`` (``"full"`` or ``"none"``), ``labels`` (the rule asked for), ``max_pixels``, ``follow_links``, and
+where they were given ``skip`` (codes, sorted), ``classes_from`` (true), ``checksums`` (a digest of the list), ``shuffle`` (the
+seed); where the format has shards ``shard_bytes`` and ``shard_samples`` (0: no limit). Nothing in them is needed to read a
+dataset.
+
+Digests
+-------
+All are xxh3 with seed 0. Those of single payloads are xxh3-64 and numbers. All others are xxh3-128 in the canonical form, 32
+lower-case hexadecimal digits: of the bytes of a file, and two more.
+
+``digest``: of the object without that key, written as JSON without white space, the keys of every object in the order of their
+characters; in texts ``\\"``, ``\\\\``, ``\\n``, ``\\r``, ``\\t``, ``\\b``, ``\\f``, and everything else outside space to ``~``
+as ``\\uxxxx`` in lower case, above U+FFFF as two surrogates.
+
+``content_digest``: of the class names, written as such JSON; then of ``names.bin``; then, for each 65,536 samples in turn and
+the rest, of the three columns ``name_end``, ``label`` and ``digest`` of the index, one behind the other, 8 bytes a number,
+little-endian.
+
+What may change
+---------------
+A reader looks at ``layout`` first, and refuses any other number: not even ``digest`` need mean the same there. Within version
+1 may be added: keys here, in the objects inside, and in the report, which a reader ignores where it does not know them
+(``digest`` covers them); container formats (a reader needs only shards and index); numbers of types and modes; words in the
+report. Anything with which a reader of today would give out other data, or less, needs version 2: another record, a second
+field, another kind of labels, a file more in ``files``, another digest. Files that the manifest does not name do not belong to
+the dataset.
+
+Example
+-------
+The bytes that ``digest`` is made of for the folder in ``packer.index``, packed as tar, but for the line breaks::
+
+    {"classes":["cat","dog"],"content_digest":"0464c64c8b4282bcb67bfe3e13e4d721","fields":[{"header":"","name":"data"}],
+    "files":{"index.npy":{"bytes":640,"digest":"e5643281f51d78f275dd4e3ed5da9ec3"},"names.bin":{"bytes":18,
+    "digest":"967fada08ef69a8a4f756059b0bdaa40"},"report.jsonl":{"bytes":90,"digest":"be6068a87dfd01e3f598c945a6d18137"}},
+    "format":"webdataset","labels":"folder","layout":1,"options":{"check":"full","follow_links":false,"labels":"auto",
+    "max_pixels":178956970,"shard_bytes":1000000000,"shard_samples":0},"samples":2,"shards":[{"bytes":10240,
+    "digest":"d19e2dad4c8be4dd4df0dece49f721dc","file":"shard-000000.tar","samples":2}],"versions":{"tar":"ustar"}}
+
+Its ``digest`` is ``325b9ab55e1920c18c90c1826d9b474e``. The ``content_digest`` is made of ``["cat","dog"]``,
+``cat/a.npydog/\\xff.png``, and::
+
+    09 00 00 00 00 00 00 00 12 00 00 00 00 00 00 00
+    00 00 00 00 00 00 00 00 01 00 00 00 00 00 00 00
+    2d 87 e0 9c 7f ad 2b 5f 17 56 56 db db 2a 68 42
 """
 
 from __future__ import annotations
