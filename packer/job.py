@@ -163,7 +163,7 @@ class Job:
 
     def _leave(self, journal: Journal, error: BaseException) -> None:
         """Leave what a later run can use, and say so."""
-        if not journal.verdicts or isinstance(error, InputError):
+        if isinstance(error, InputError) or not (journal.verdicts or self._finished):
             return
         if self._staging.keep([shard.entry.file for shard in self._finished]):
             error.add_note(

@@ -149,8 +149,9 @@ class Journal:
         return None
 
     def refresh(self) -> None:
-        """Let ``find`` know what was written since it was opened; called while nobody writes."""
-        keys, offsets = (np.array(column, np.uint64) for column in (self._keys, self._offsets))
+        """Let ``find`` know what was written since it was opened."""
+        with self._lock:  # workers may still be at what was asked of them before
+            keys, offsets = (np.array(column, np.uint64) for column in (self._keys, self._offsets))
         order = np.argsort(keys, kind="stable")  # of one path, the last stays the last
         self._places = (keys[order], offsets[order]) if len(keys) else None
 
