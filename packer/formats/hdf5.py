@@ -1,23 +1,34 @@
 """HDF5: plain h5py reads it, ``h5py.File("images.hdf5/data.h5")``.
 
-Layout
-======
-``data.h5``, in the oldest file format that holds it, with these datasets in the root group:
+Layout, version 1
+=================
+The only shard is ``data.h5``, in the oldest file format that holds it, with these datasets in the root group:
 
+===========  ===============================================================================================================
 ``data``     the payloads end to end, uint8, contiguous (neither chunked nor compressed: a sample is one range of bytes).
-             Where every file is an ``.npy`` with the same header and a C-order little-endian body, it is instead the array
-             ``(samples, ...)`` of that dtype; the header is kept in the manifest.
+             Where every file is an ``.npy`` with the same header, of less than 32 axes, with a C-order body (or one axis) of
+             no big-endian dtype, it is instead the array ``(samples, ...)`` of that dtype as h5py maps it (bool an enumeration
+             of one byte, complex a compound of ``r`` and ``i``); the header is kept in the manifest, and the index has the
+             places of the bodies.
 ``offset``   uint64 (samples + 1): payload ``i`` is ``data[offset[i]:offset[i + 1]]``. Absent where ``data`` is an array.
-``label``    int64 (samples), where there are labels.
-``name``     original relative paths, fixed-length strings padded with zeros (deflated: one path of 4,000 bytes must not cost as
-             much for every sample).
-``classes``  class names by their place, fixed-length strings (a dataset: attributes end at 64 kB).
+``label``    int64 (samples). Absent where there are no labels.
+``classes``  class names by their place in the manifest's ``classes``, fixed-length strings (a dataset: attributes end at
+             64 kB), whatever their labels. Absent where there are no labels.
+``name``     original relative paths (samples), fixed-length strings.
+===========  ===============================================================================================================
 
-Variable-length types are never used: they cut payloads at a zero byte or leak while reading (h5py/h5py#745, #1747).
+Numbers are little-endian. Strings are as long as the longest, padded with zeros, marked as UTF-8 though any bytes may be in
+them, chunked by up to 1 MiB and deflated (one path of 4,000 bytes must not cost as much for every sample). Variable-length
+types are never used: they cut payloads at a zero byte or leak while reading (h5py/h5py#745, #1747). A reader ignores other
+datasets.
 
 How it is written: payloads go into the file by plain writes from 1 MiB on while h5py has it closed; in the end the dataset is
 created over them, contiguous, allocated early and never filled, at its exact size, with an alignment of 1 MiB. h5py then
-gives its offset, and it must be 1 MiB. That costs 37 µs a file against 104 through slices of a growing dataset.
+gives its offset, and it must be 1 MiB. That costs 37 µs a file against 104 through slices of a growing dataset. Less than
+1 MiB in all lies where HDF5 has room for it.
+
+Example: for ``packer.index``, ``data`` has 207 bytes, ``offset`` 0, 136, 207, ``label`` 0, 1, ``classes`` of 3 bytes ``cat``,
+``dog``, and ``name`` of 9 bytes ``cat/a.npy``, ``dog/\\xff.png``.
 """
 
 from __future__ import annotations

@@ -1,17 +1,23 @@
 """LMDB: ``lmdb.open("images.lmdb", readonly=True, lock=False)`` reads it.
 
-Layout
-======
-``data.mdb`` in the file format of LMDB 0.9 (which 1.0 does not read). One entry a sample in the main database: the key is the
-sample's number with leading zeros and the extension of its type, ``000000012.jpg``; the value is the file's bytes. Nothing
-but samples is stored, so the number of entries is the number of samples.
+Layout, version 1
+=================
+The only shard is ``data.mdb``, in the file format of LMDB 0.9 (which 1.0 does not read), with the page size and byte order of
+the machine that wrote it. One entry a sample in the main database, and nothing else, so the number of entries is the number of
+samples. The key is ASCII: the sample's number with zeros in front up to nine digits, a dot, and the extension of its type by
+content (jpg png webp gif bmp tif avif npy), as in ``000000012.jpg``. So keys sort in the order of the samples, up to 10**9 of
+them. The value is the file's bytes, less than 4 GiB. Label and name are in the index.
 
-Where a value lies: a page begins with its own number, eight bytes, in the file's byte order. A value's address in the map,
-rounded down to the page size, is the page it begins in, and page number times page size plus the rest is its offset in
-the file. (5,000 values of 0 to 700,000 bytes, inside leaf pages and in overflow pages: all right.)
+Where a value lies: it is one range of bytes, in a leaf page or in overflow pages, and the index has its place in the file. The
+writer finds it so: a page begins with its own number, eight bytes, in the file's byte order. A value's address in the map,
+rounded down to the page size, is the page it begins in, and page number times page size plus the rest is its offset in the
+file. (5,000 values of 0 to 700,000 bytes, inside leaf pages and in overflow pages: all right.)
 
 The map size is the sum of page-rounded sizes from the plan plus what the tree can need, so it never fills and never grows, and
-it is a function of the input: another map size, or another history of commits, would give other bytes.
+it is a function of the input: another map size, or another history of commits, would give other bytes. A commit stands behind
+each sample with which 1 MiB of payload has come together since the last.
+
+Example: samples of ``packer.index`` are the entries ``000000000.npy`` (136 bytes) and ``000000001.png`` (71 bytes).
 """
 
 from __future__ import annotations

@@ -1,18 +1,56 @@
 """WebDataset: tar shards that ``webdataset``, ``datasets.load_dataset("webdataset", ...)`` and ``tar`` read.
 
-Layout
-======
-``shard-000000.tar``, ``shard-000001.tar``, ...: POSIX ustar, every member a regular file with mode 0644, owner and group 0
-without names, and time 0, so the same samples give the same bytes. A sample is two or three members in a row, whose common
-key is the sample's number with leading zeros over all shards:
+Layout, version 1
+=================
+``shard-000000.tar``, ``shard-000001.tar``, ... (at least six digits), in this order in the manifest. A sample is two or three
+members in a row, whose common key is the sample's number over all shards, with zeros in front up to nine digits:
 
-``000000012.jpg``   the file's bytes; the extension is that of its content
-``000000012.cls``   its label in decimal digits, where there are labels
-``000000012.json``  ``{"class":"cat","path":"cat/1.2.jpg"}`` in ASCII, bytes that are no UTF-8 percent-encoded (and then the
-                    percent sign as ``%25``; ``"encoding":"percent"`` says so)
+==================  ========================================================================================================
+member              content
+==================  ========================================================================================================
+``000000012.jpg``   the file's bytes; the extension is that of its type by content: jpg png webp gif bmp tif avif npy
+``000000012.cls``   its label in decimal digits; absent where there are no labels
+``000000012.json``  ``{"class":"cat","path":"cat/1.2.jpg"}``: class and original path as compact JSON in ASCII, no ``class``
+                    where there are no labels. Where one of the two is no UTF-8, both are percent-encoded: all bytes but
+                    ASCII letters, digits, ``_.-~/`` and space, with upper-case digits; ``"encoding":"percent"`` follows
+==================  ========================================================================================================
 
-The key is a number, so dots (where webdataset cuts a name), case, length and clashes of names cannot matter. After the last
-member come two or more zero blocks up to a multiple of 10,240 bytes, as tar pads.
+Each member is a header of 512 bytes, the content, and zeros up to a multiple of 512. The header is that of POSIX.1-1988
+(ustar) for a regular file, the same bytes for the same name and size:
+
+====  =====  ===============================================================================================================
+byte  bytes  content
+====  =====  ===============================================================================================================
+0     100    name
+100   24     ``0000644\\0``, ``0000000\\0``, ``0000000\\0``: mode, owner, group
+124   12     size in bytes, eleven octal digits and ``\\0``: a file has at most 8 GiB less a byte
+136   12     ``00000000000\\0``: time
+148   8      sum of the header's bytes, with eight spaces here: six octal digits, ``\\0``, space
+156   1      ``0``
+257   8      ``ustar\\0``, ``00``
+====  =====  ===============================================================================================================
+
+All else in it is zero. Behind the last member come at least 1,024 zeros, up to a multiple of 10,240 bytes.
+
+A shard is full, and the next sample begins another, where with that sample the whole file would be larger than ``shard_bytes``
+(the zeros at the end counted), or where it has ``shard_samples`` samples already, if that is not 0. A shard has at least one
+sample, so that only one of a single sample can be larger.
+
+The key is a number, so dots (where webdataset cuts a name), case, length and clashes of names cannot matter.
+
+Example
+=======
+Samples of ``packer.index``: where members begin, where their content does, and what it is::
+
+    0     512   000000000.npy   (136 bytes)
+    1024  1536  000000000.cls   0
+    2048  2560  000000000.json  {"class":"cat","path":"cat/a.npy"}
+    3072  3584  000000001.png   (71 bytes)
+    4096  4608  000000001.cls   1
+    5120  5632  000000001.json  {"class":"dog","path":"dog/%FF.png","encoding":"percent"}
+    6144                        zeros up to 10,240 bytes
+
+The header of the first member has the sum ``007425``.
 """
 
 from __future__ import annotations
