@@ -2,16 +2,17 @@
 
 Layout
 ======
-One line a fact, appended when it became true: the xxh3-64 of the rest of the line as 16 hexadecimal digits, a space, one
-ASCII JSON value. The first is an object with the settings of the job, one of the others is
+No part of a packed dataset, and of no layout version: only the packer that wrote it reads it, since its version is one of the
+settings. One line a fact, appended when it became true: the xxh3-64 of the JSON as 16 hexadecimal digits, a space, one ASCII
+JSON value, a line feed. The first is an object with the settings of the job, each of the others is
 
 * an array: a verdict. Path (bytes as Latin-1), size in bytes and time in ns as the scan saw the file, then the verdict as
   ``packer.check.worker`` encodes it. The last one about a path counts.
 * an object: a shard that is complete and on the disk. ``file``, ``bytes``, ``samples``, ``digest`` as in the manifest, and
   ``chain``, the digest over all samples up to its end (``Chain``).
 
-A line that was cut or does not match its digest is no fact. Nothing is synced but by the shards' own syncs: what a power cut
-takes away is checked once more.
+A line that does not match its digest is no fact; one that was cut is taken off. A journal whose first line is no fact begins
+anew. Nothing is synced but by the shards' own syncs: what a power cut takes away is checked once more.
 
 Verdicts that say more about the moment than about the file (a disk that did not answer, a worker that was killed) are
 written down, too, but only count within the run that they come from.
