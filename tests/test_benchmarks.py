@@ -98,6 +98,13 @@ def test_a_large_index_is_measured(tmp_path: Path) -> None:
     assert "met" in printed
 
 
+def test_scanning_is_measured_and_what_is_found_is_proved_right(tmp_path: Path) -> None:
+    rows, printed, _ = run_benchmark("scanning.py", tmp_path, "--files", "700", "--folders", "3")
+    assert [row["budget"] for row in rows[1:]] == [2.5]
+    assert rows[0]["memory"]["budget"] == 300
+    assert "budget" in printed
+
+
 # --------------------------------------------------------------------------------------------- wrong data are no result
 
 SHAPE = (3, 4, 5)
@@ -271,6 +278,21 @@ def test_a_look_up_of_another_sample_is_no_result(benchmark: Callable[[str], Any
     for wrong in (shifted, other_targets):
         with pytest.raises(benchmark("proof").WrongDataError, match="sample 1234"):
             large_index.look_up(wrong, [1234])
+
+
+@pytest.mark.parametrize("fault", ["missing", "renamed", "longer", "too many"])
+def test_a_scan_that_found_other_files_is_no_result(benchmark: Callable[[str], Any], tmp_path: Path, fault: str) -> None:
+    scanning = benchmark("scanning")
+    scanning.make_files(tmp_path / "in", 20, 3)
+    expected = scanning.run_find(tmp_path / "in")
+    scanning.prove_scanned(scanning.run_scan(tmp_path / "in"), expected)
+    file = tmp_path / "in/class 0001/picture 0000002.jpg"
+    if fault in ("missing", "renamed"):
+        file.rename(file.with_name("other.jpg" if fault == "renamed" else ".hidden.jpg"))
+    else:
+        (file if fault == "longer" else file.with_name("another.jpg")).write_bytes(b"123")
+    with pytest.raises(benchmark("proof").WrongDataError, match="not the 20 of find"):
+        scanning.prove_scanned(scanning.run_scan(tmp_path / "in"), expected)
 
 
 def test_a_worker_that_hangs_is_ended(benchmark: Callable[[str], Any]) -> None:
