@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import sys
 from collections.abc import Collection, Iterator
@@ -48,7 +49,7 @@ class Intake:
         journal: Journal | None = None,
         read_from: int | None = 0,
     ) -> None:
-        self._root = root
+        self._prefix = os.path.join(root, b"")
         self._settings = settings
         self._pool = pool
         self._checksums = checksums
@@ -60,13 +61,9 @@ class Intake:
     def take(self, listing: Listing) -> Iterator[tuple[Source, Verdict, bytes]]:
         """Each file of the listing; the bytes are empty where it is skipped, or where they are not wanted."""
         wanted = (source for source in listing if source.index not in listing.refused)
-        taken = self._look(wanted) if self._pool is None else self._check(wanted, self._pool)
-        for source in listing:
-            refused = listing.refused.get(source.index)
-            if refused is not None:
-                yield source, refused, b""
-                continue
-            _, verdict, payload = next(taken)
+        judged = self._look(wanted) if self._pool is None else self._check(wanted, self._pool)
+        refused = ((listing[index], verdict, b"") for index, verdict in sorted(listing.refused.items()))
+        for source, verdict, payload in heapq.merge(judged, refused, key=lambda taken: taken[0].index):
             if _DUPLICATE in self._skip and isinstance(verdict, Kept):
                 verdict = self._skip_copy(source, verdict, payload)
             wanted_bytes = isinstance(verdict, Kept) and self._wants_bytes(source)
@@ -142,6 +139,6 @@ class Intake:
 
     def _read(self, name: bytes) -> bytes | Skipped:
         try:
-            return read_regular_file(os.path.join(self._root, name), self._settings.max_bytes, sniff)
+            return read_regular_file(self._prefix + name, self._settings.max_bytes, sniff)
         except Unfit as unfit:
             return Skipped(unfit.code, unfit.detail)

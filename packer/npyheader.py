@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -78,10 +79,12 @@ def parse_header(data: bytes | memoryview) -> Header:
 def _parse(header: bytes, at: int, encoding: str) -> Header:
     try:
         text = header[at:].decode(encoding).strip()
-        try:
-            fields = ast.literal_eval(text)
-        except SyntaxError:
-            fields = ast.literal_eval(PYTHON2_LONG.sub(r"\1", text))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python's parser, about text that is no sensible literal
+            try:
+                fields = ast.literal_eval(text)
+            except SyntaxError:
+                fields = ast.literal_eval(PYTHON2_LONG.sub(r"\1", text))
     # literal_eval raises nearly anything on hostile text: ValueError, SyntaxError, RecursionError, MemoryError.
     except Exception as error:  # noqa: BLE001
         raise Unfit("bad_header", f"the header is no literal: {type(error).__name__}") from None

@@ -70,10 +70,7 @@ def check_source(path: bytes, settings: CheckSettings, checksum: str = "") -> Ve
 def check_bytes(data: bytes, path: bytes, settings: CheckSettings, checksum: str = "") -> Verdict:
     """Judge the bytes of a file; ``path`` is only looked at for its extension, the rest is as in ``check_source``."""
     try:
-        # Decoders warn of much that the verdict says already, and with warnings as errors a sound file would be lost.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            finding = _look(data, settings)
+        finding = _look(data, settings)
         if checksum:
             require_checksum(data, checksum)
     except Unfit as unfit:
@@ -105,7 +102,10 @@ def _look(data: bytes, settings: CheckSettings) -> Finding:
     if settings.level == "none":
         return Finding(kind)
     check: Callable[[bytes, int], Finding] = importlib.import_module(f"{__name__}.{kind}").check
-    return check(data, settings.max_pixels)
+    # Decoders warn of much that the verdict says already, and with warnings as errors a sound file would be lost.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return check(data, settings.max_pixels)
 
 
 def _extension_mismatch(kind: str, path: bytes) -> tuple[Note, ...]:
