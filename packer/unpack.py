@@ -173,7 +173,10 @@ def _write_all(
 ) -> tuple[int, int, int]:
     """Number of files written, their bytes, and number of samples left out."""
     for class_name in store.manifest.classes:
-        tree.make_folder([_class_folder(class_name)])
+        try:
+            tree.make_folder([_class_folder(class_name)])
+        except OSError as error:
+            raise _CannotWriteError(f"class {class_name[:100]!r}: {error.strerror or error}") from error
     written = damaged = 0
     for number, record, name in walk(store):
         try:

@@ -258,6 +258,11 @@ def test_a_name_that_the_file_system_does_not_take_is_refused(work: Path, tmp_pa
     require_refused(work, tmp_path, OutputError, r"work: cannot be unpacked: sample 3 of 4 \('b/x+'\): File name too long")
 
 
+def test_a_class_that_the_file_system_does_not_take_is_refused(work: Path, tmp_path: Path) -> None:
+    forge(work, classes=["a", "x" * 300])
+    require_refused(work, tmp_path, OutputError, r"work: cannot be unpacked: class 'x{100}': File name too long")
+
+
 SPECIAL_ON_WINDOWS = [
     "con", "CON.jpg", "nul.tar.gz", "Com1.jpg", "lpt\u00b2", "conin$", "aux .jpg", "a:b", "C:", "a\\b", "..\\x", "x.", "x ",
     "what?.jpg", "a*", 'a"b', "a<b", "a>b", "a|b", "a\nb", "\x1f",

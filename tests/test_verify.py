@@ -283,18 +283,21 @@ main()
 def test_the_process_that_reads_ends_when_pack_is_killed(
     packed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child_that(
-        monkeypatch, AFTER_ONE.format(deed=f"open({str(tmp_path / 'pid')!r}, 'w').write(f'{{os.getpid()}} '); time.sleep(600)")
-    )
+    """Also while a library hangs and keeps Python's lock, so that no other thread of the process runs."""
+    told = tmp_path / "told"
+    deed = f"open({str(told)!r}, 'w').write(f'{{os.getpid()}} '); import ctypes; ctypes.PyDLL(None).sleep(600)"
+    child_that(monkeypatch, AFTER_ONE.format(deed=deed))
     code = STOPPED_IN_THE_MIDDLE.format(boot=packer.native._BOOT)
     job = subprocess.Popen([sys.executable, "-c", code, "verify", "--level", "native", packed["lmdb"]], env=environment())
-    told = tmp_path / "pid"
     assert wait_until(lambda: told.exists() and told.read_text().endswith(" "))
     child = int(told.read_text())
     assert is_running(child)
     job.kill()
     job.wait()
-    assert wait_until(lambda: not is_running(child), 5)
+    ended = wait_until(lambda: not is_running(child), 5)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    assert ended
 
 
 def test_verifying_that_is_given_up_ends_the_process_that_reads(
