@@ -80,13 +80,13 @@ def unpack_dataset(
     target = _target(store, output)
     size_bytes = _require_safe_names(store)
     with _partial_folder(target) as (folder, lock):
-        _require_room(target, size_bytes)
 
         def tell(progress: Progress) -> None:
             lock.renew()
             on_progress(progress)
 
         try:
+            _require_room(target, size_bytes)
             folder.mkdir()
             with FileTree(folder) as tree:
                 files, written, damaged = _write_all(store, tree, tell, on_damaged)
@@ -121,7 +121,7 @@ def _target(store: Store, output: str | os.PathLike[str] | None) -> Path:
     real_target, real_dataset = Path(os.path.realpath(target)), Path(os.path.realpath(store.path))
     if real_dataset in (real_target, *real_target.parents):
         raise OutputError(f"{target}: lies in the dataset. Choose another folder with -o.")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):  # Path.is_dir raises where it may not look
         raise OutputError(f"{target.parent}: no such folder, so nothing can be unpacked there")
     _require_free(target)
     return target
@@ -225,33 +225,35 @@ def _partial_folder(target: Path) -> Iterator[tuple[Path, JobLock]]:
     try:
         yield partial / _UNPACKED, lock
     finally:
-        shutil.rmtree(partial / _UNPACKED, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            (partial / _LOCK).unlink()
+        if lock.is_held():
+            shutil.rmtree(partial / _UNPACKED, ignore_errors=True)
+            if sys.platform == "win32":
+                lock.release()  # an open file cannot be removed there
+            with contextlib.suppress(OSError):
+                (partial / _LOCK).unlink()
+                partial.rmdir()
         lock.release()
-        with contextlib.suppress(OSError):
-            partial.rmdir()
 
 
 def _locked(partial: Path, target: Path) -> JobLock:
     while True:
         with contextlib.suppress(FileExistsError):
             partial.mkdir()
-        info = os.lstat(partial)
-        is_ours = sys.platform == "win32" or info.st_uid == os.geteuid()
-        if not stat.S_ISDIR(info.st_mode) or not is_ours or not {_LOCK, _UNPACKED}.issuperset(os.listdir(partial)):
-            raise OutputError(
-                f"{partial}: is in the way; the files would be unpacked there first. Choose another place with -o."
-            )
-        try:
+        with contextlib.suppress(FileNotFoundError):  # the job that had it has just ended, and taken the folder away
+            _require_ours(partial)
             lock = JobLock(partial / _LOCK, target)
-        except FileNotFoundError:
-            continue  # the job that had it has just ended, and taken the folder away
-        if lock.is_current:
-            if os.path.lexists(partial / _UNPACKED):
-                shutil.rmtree(partial / _UNPACKED)
-            return lock
-        lock.release()
+            if lock.is_current:
+                if os.path.lexists(partial / _UNPACKED):
+                    shutil.rmtree(partial / _UNPACKED)
+                return lock
+            lock.release()
+
+
+def _require_ours(partial: Path) -> None:
+    info = os.lstat(partial)
+    is_mine = sys.platform == "win32" or info.st_uid == os.geteuid()
+    if not stat.S_ISDIR(info.st_mode) or not is_mine or not {_LOCK, _UNPACKED}.issuperset(os.listdir(partial)):
+        raise OutputError(f"{partial}: is in the way; the files would be unpacked there first. Choose another place with -o.")
 
 
 def _require_room(target: Path, size_bytes: int) -> None:
