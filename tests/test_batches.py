@@ -20,7 +20,7 @@ from packer.datasets import PackedDataset
 from packer.errors import CorruptSampleError, DatasetError, MixedBatchError, OptionError
 from packer.manifest import load_manifest
 from packer.npyheader import Header
-from tests.inputs import jpeg, npy, pack, photo, png, write_tree
+from tests.inputs import jpeg, npy, pack_here, photo, png, write_tree
 from tests.test_datasets import run_without_torch, same
 from tests.test_extents import few_at_a_time
 
@@ -77,7 +77,7 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Pat
         if (format_name, kind) not in made:
             contents = UNIFORM[kind] if kind in UNIFORM else MIXED[kind][0]
             source = write_tree(root / f"{len(made)}", {f"{i}.npy": data for i, data in enumerate(contents)})
-            made[format_name, kind] = pack(source, format_name, workers=1).output
+            made[format_name, kind] = pack_here(source, format_name).output
         return made[format_name, kind]
 
     return find
@@ -197,7 +197,7 @@ SAME_SIZE = [0, 1, 2, 3, 4, 6, 7, 8]  # and all RGB where mode is
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("pictures")
     source = write_tree(root / "in", PICTURES)
-    return {name: pack(source, name, workers=1).output for name in formats.names()}
+    return {name: pack_here(source, name).output for name in formats.names()}
 
 
 @pytest.mark.parametrize("output, shape", [("torch", (8, 3, 48, 64)), ("numpy", (8, 48, 64, 3))])
@@ -257,7 +257,7 @@ def test_pil_images_and_files_come_as_a_list_with_their_targets(
 def test_pictures_among_arrays_are_a_batch_where_they_are_alike(tmp_path: Path, format_name: str) -> None:
     pixels = np.asarray(photo(8, 6))
     tree = write_tree(tmp_path / "in", {"0.npy": npy(pixels), "1.png": png(photo(8, 6, seed=1))})
-    data = open_dataset(pack(tree, format_name, workers=1).output, output="numpy")
+    data = open_dataset(pack_here(tree, format_name).output, output="numpy")
     assert same(data[[1, 0]], np.stack([data[1], pixels]))
     as_pil = open_dataset(data._store.path)
     assert [type(one).__name__ for one in as_pil[[0, 1]]] == ["Tensor", "Image"]
@@ -271,7 +271,7 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Six arrays, each with its number in it, in two classes."""
     root = tmp_path_factory.mktemp("labelled")
     source = write_tree(root / "in", {f"{'xy'[i // 3]}/{i}.npy": npy(np.full((2, 2), i)) for i in range(6)})
-    return {name: pack(source, name, workers=1).output for name in formats.names()}
+    return {name: pack_here(source, name).output for name in formats.names()}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from packer.errors import CorruptDatasetError, CorruptSampleError, DatasetChange
 from packer.index import RECORD
 from packer.plan import ShardLimits
 from packer.verify import Finding
-from tests.inputs import jpeg, npy, pack, photo, png, write_tree
+from tests.inputs import jpeg, npy, pack_here, photo, png, write_tree
 
 pytestmark = pytest.mark.timeout(120)  # a hang is a failure
 
@@ -72,7 +72,7 @@ def contents(seed: int) -> dict[str | bytes, bytes]:
 def pack_new(root: Path, format: str, files: dict[str | bytes, bytes], samples: int = 5) -> Packed:
     """Pack files; into several shards where the format has any."""
     limits = {"limits": ShardLimits(samples=samples)} if formats.get(format).has_shards else {}
-    output = pack(write_tree(root / "in", files), format, workers=1, **limits).output
+    output = pack_here(write_tree(root / "in", files), format, **limits).output
     names = sorted(map(str, files), key=lambda name: name.encode().split(b"/"))
     classes = sorted({name.split("/")[0] for name in names})
     return Packed(format, output, [files[n] for n in names], names, [classes.index(n.split("/")[0]) for n in names])
@@ -327,7 +327,7 @@ def test_shards_of_equal_size_in_each_others_place_are_found_at_the_samples(tmp_
     """Their sizes give nothing away; the digests of the payloads do."""
     files: dict[str | bytes, bytes] = {f"{i}.npy": npy(np.full(50, i)) for i in range(8)}
     limits = {"limits": ShardLimits(samples=2)} if formats.get(format_name).has_shards else {}
-    output = pack(write_tree(tmp_path / "in", files), format_name, workers=1, **limits).output
+    output = pack_here(write_tree(tmp_path / "in", files), format_name, **limits).output
     shards = [path for path in output.iterdir() if path.name.startswith("shard-")]
     if len(shards) < 2:
         pytest.skip("one file has no other to be mistaken for")
@@ -920,7 +920,7 @@ def test_packing_again_over_an_open_dataset_gives_the_old_bytes_or_an_error(
     packed = pack_new(tmp_path, format_name, npy_only(1))
     data = begin(packed.path, reading, False)
     write_tree(tmp_path / "in", npy_only(2))
-    pack(tmp_path / "in", format_name, workers=1, overwrite=True)
+    pack_here(tmp_path / "in", format_name, overwrite=True)
     right_or_changed(packed, read_all(data))
     assert open_dataset(packed.path, output="bytes")[0][0] == npy_only(2)["a/0.npy"]
 
@@ -1107,7 +1107,7 @@ MANY = """
 def test_many_shards_are_read_with_few_open_files(tmp_path: Path, sharded: str, mmap: bool) -> None:
     """300 shards, eight threads, `ulimit -n 128`: right bytes, and 64 files open at most (and one in each thread's hand)."""
     files: dict[str | bytes, bytes] = {f"{i:03d}.npy": npy(np.full(20, i, np.int16)) for i in range(300)}
-    output = pack(write_tree(tmp_path / "in", files), sharded, workers=1, limits=ShardLimits(samples=1)).output
+    output = pack_here(write_tree(tmp_path / "in", files), sharded, limits=ShardLimits(samples=1)).output
     assert len(list(output.glob("shard-*"))) == 300
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(MANY), str(output), str(mmap)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

@@ -22,7 +22,7 @@ from packer.index import Index
 from packer.manifest import load_manifest
 from packer.plan import ShardLimits
 from tests.cases.loaders import METHODS, failure_of
-from tests.inputs import jpeg, npy, pack, write_tree
+from tests.inputs import jpeg, npy, pack_here, write_tree
 
 # Python 3.12 and later warn of any fork beside threads; torch itself has some.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
@@ -58,7 +58,7 @@ def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """Forty files of two kinds in two classes."""
     named = {f"{'ab'[i % 2]}/{i:03d}.{'npy' if i % 4 else 'jpg'}": payload(i) for i in range(SAMPLES)}
     root = tmp_path_factory.mktemp(request.param)
-    output = pack(write_tree(root / "in", named), request.param, workers=1, **limits_for(request.param, 7)).output
+    output = pack_here(write_tree(root / "in", named), request.param, **limits_for(request.param, 7)).output
     samples = [(named[name], "ab".index(name[0])) for name in sorted(named)]
     return Packed(request.param, output, samples)
 
@@ -140,7 +140,7 @@ def test_labels_weight_a_sampler_as_they_come(packed: Packed) -> None:
 @pytest.mark.skipif("fork" not in METHODS, reason="no fork here")
 def test_torch_collates_tensors_and_targets_by_itself(tmp_path: Path, format_name: str) -> None:
     arrays = {f"{'ab'[i % 2]}/{i}.npy": npy(np.full((3, 4), i, np.float32)) for i in range(10)}
-    output = pack(write_tree(tmp_path / "in", arrays), format_name, workers=1).output
+    output = pack_here(write_tree(tmp_path / "in", arrays), format_name).output
     loader = DataLoader(open_dataset(output), batch_size=5, num_workers=2, multiprocessing_context="fork", timeout=120)
     batches = list(loader)
     assert [tuple(values.shape) for values, _ in batches] == [(5, 3, 4), (5, 3, 4)]
@@ -214,7 +214,7 @@ def all_formats(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One small dataset in every format."""
     files = {f"{i:03d}.npy": npy(np.full(50, i)) for i in range(20)}
     source = write_tree(tmp_path_factory.mktemp("all") / "in", files)
-    return [pack(source, name, workers=1, **limits_for(name, 6)).output for name in formats.names()]
+    return [pack_here(source, name, **limits_for(name, 6)).output for name in formats.names()]
 
 
 @pytest.mark.skipif("fork" not in METHODS, reason="no fork here")

@@ -31,7 +31,7 @@ from packer.errors import CorruptDatasetError, DatasetChangedError, DatasetError
 from packer.index import Index
 from packer.manifest import load_manifest
 from tests.cases.loaders import make_synthetic
-from tests.inputs import jpeg, npy, pack, photo, png, write_tree
+from tests.inputs import jpeg, npy, pack_here, photo, png, write_tree
 
 NAMED = (HDF5Dataset, LMDBDataset, WebDatasetDataset)
 RAMP = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -88,8 +88,8 @@ def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     write_tree(root / "flat", FLAT)
     return Packed(
         request.param,
-        pack(root / "labelled", request.param, workers=1).output,
-        pack(root / "flat", request.param, workers=1).output,
+        pack_here(root / "labelled", request.param).output,
+        pack_here(root / "flat", request.param).output,
     )
 
 
@@ -346,7 +346,7 @@ def test_a_transform_can_turn_a_picture_by_its_exif_as_with_image_folder(tmp_pat
         exif[0x0112] = orientation
         files |= {f"{orientation}.jpg": jpeg(photo(96, 64), exif=exif), f"{orientation}.png": png(photo(96, 64), exif=exif)}
     source = write_tree(tmp_path / "in", files)
-    output = pack(source, format_name, workers=1).output
+    output = pack_here(source, format_name).output
     plain, turned = open_dataset(output), open_dataset(output, transform=halved_and_turned)
     for i, name in enumerate(plain.names):
         with Image.open(source / name) as original:
@@ -513,10 +513,10 @@ def test_a_lambda_is_named_as_what_cannot_be_pickled(packed: Packed, argument: s
 
 def test_a_pickle_of_a_dataset_that_changed_meanwhile_is_refused(packed: Packed, tmp_path: Path) -> None:
     write_tree(tmp_path / "in", FLAT)
-    output = pack(tmp_path / "in", packed.format, workers=1).output
+    output = pack_here(tmp_path / "in", packed.format).output
     pickled = pickle.dumps(open_dataset(output))
     write_tree(tmp_path / "in", {"another.jpg": jpeg(seed=9)})
-    pack(tmp_path / "in", packed.format, workers=1, overwrite=True)
+    pack_here(tmp_path / "in", packed.format, overwrite=True)
     with pytest.raises(DatasetChangedError, match="since the dataset was opened"):
         pickle.loads(pickled)
 
@@ -643,7 +643,7 @@ WITHOUT_TORCH = """
 
 def test_without_torch_it_is_a_plain_sequence_and_arrays_are_numpy(tmp_path: Path) -> None:
     write_tree(tmp_path / "in", LABELLED)
-    outputs = [pack(tmp_path / "in", name, workers=1).output for name in formats.names()]
+    outputs = [pack_here(tmp_path / "in", name).output for name in formats.names()]
     result = run_without_torch(WITHOUT_TORCH, *outputs)
     assert (result.stdout, result.stderr, result.returncode) == ("done\n", "", 0)
 
@@ -848,7 +848,7 @@ def test_everything_that_is_exported_is_there() -> None:
 def test_samples_with_a_shared_header_are_whole_files(tmp_path: Path, format_name: str) -> None:
     """Where all arrays have one header, a container may keep it once; what is read is the whole file all the same."""
     arrays = {f"{i}.npy": npy(np.full((3, 4), i, np.float32)) for i in range(5)}
-    output = pack(write_tree(tmp_path / "in", arrays), format_name, workers=1).output
+    output = pack_here(write_tree(tmp_path / "in", arrays), format_name).output
     header = load_manifest(output).header
     content = json.loads((output / "manifest.json").read_bytes())
     assert base64.b64decode(content["fields"][0]["header"]) == header

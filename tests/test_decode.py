@@ -27,7 +27,7 @@ from packer.decode import ReadOptions, decode_array, decode_picture
 from packer.errors import CorruptSampleError, OptionError
 from packer.index import Record
 from packer.model import MODES, TYPES_BY_NAME
-from tests.inputs import jpeg, npy, pack, photo, png, write_tree
+from tests.inputs import jpeg, npy, pack_here, photo, png, write_tree
 
 
 def encoded(picture: Image.Image, kind: str, **options: Any) -> bytes:
@@ -200,7 +200,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def files(source: Path) -> Files:
     """All pictures packed in one format: decoding knows nothing of formats, and one test below compares them all."""
-    summary = pack(source, formats.names()[0], workers=1)
+    summary = pack_here(source, formats.names()[0])
     assert summary.skipped == {}
     return Files(summary.output)
 
@@ -223,7 +223,7 @@ def equal(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def test_every_format_gives_the_same_pixels(files: Files, source: Path, format_name: str, tmp_path: Path) -> None:
-    others = Files(pack(source, format_name, workers=1, output=tmp_path / "out").output)
+    others = Files(pack_here(source, format_name, output=tmp_path / "out").output)
     for name in (*ORDINARY, *SPECIAL):
         for options in ({}, {"mode": None, "orient": True}, {"mmap": True}):
             assert equal(others.read(name, **options), files.read(name, **options)), name
@@ -603,7 +603,7 @@ def test_min_size_holds_for_every_jpeg_and_mode(files: Files, name: str, mode: s
 def unchecked(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
     """The same files, packed by looking at their first bytes only: the index knows neither mode nor orientation."""
     output = tmp_path_factory.mktemp("unchecked") / "out"
-    return Files(pack(source, formats.names()[0], check="none", output=output).output)
+    return Files(pack_here(source, formats.names()[0], check="none", output=output).output)
 
 
 @pytest.mark.parametrize("name", [*ORDINARY, *SPECIAL])
@@ -653,7 +653,7 @@ def test_a_picture_that_promises_too_much_is_refused_before_it_is_decoded(tmp_pa
         "b.jpg": bytes(tall),
         "c.png": raw_png(16_000, 16_000, 0, 1, (b"\0" + bytes(2_000)) * 16_000),  # and it is all there: 256 MB decoded
     }
-    output = pack(write_tree(tmp_path / "in", bombs), formats.names()[0], check="none").output
+    output = pack_here(write_tree(tmp_path / "in", bombs), formats.names()[0], check="none").output
     script = """
         import re, sys
         from pathlib import Path
@@ -687,7 +687,7 @@ def test_a_hundred_megapixels_of_one_bit_are_read_without_a_warning(tmp_path: Pa
     """Between half of Pillow's limit and the limit it warns, which ends a run under -W error."""
     row = b"\0" + b"\xf0" * 1250
     source = write_tree(tmp_path / "in", {"a.png": raw_png(10_000, 10_000, 0, 1, row * 10_000)})
-    summary = pack(source, formats.names()[0], workers=1)
+    summary = pack_here(source, formats.names()[0])
     assert summary.skipped == {}
     script = """
         import sys
@@ -714,7 +714,7 @@ def test_a_picture_that_cannot_be_decoded_names_sample_and_place(tmp_path: Path)
         "d.tif": b"II*\0" + b"\xff" * 40,
         "e.webp": b"RIFF\x10\0\0\0WEBPVP8 ",
     }
-    output = pack(write_tree(tmp_path / "in", broken), formats.names()[0], check="none").output
+    output = pack_here(write_tree(tmp_path / "in", broken), formats.names()[0], check="none").output
     data = open_dataset(output)
     for i, name in enumerate(broken):
         with pytest.raises(CorruptSampleError, match="cannot be decoded") as caught:
@@ -768,7 +768,7 @@ def arrays(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     contents: dict[str | bytes, bytes] = {f"{name}.npy": npy(array) for name, array in ARRAYS.items()}
     contents["version 2.npy"] = of_version(np.arange(7), (2, 0))
     contents["version 3.npy"] = of_version(np.arange(7), (3, 0))
-    summary = pack(write_tree(root / "in", contents), request.param, workers=1)
+    summary = pack_here(write_tree(root / "in", contents), request.param)
     assert summary.skipped == {}
     return Files(summary.output)
 
@@ -823,7 +823,7 @@ def test_a_deep_picture_keeps_its_exif_when_it_is_scaled(tmp_path: Path) -> None
     exif[0x0112] = 6
     buffer = io.BytesIO()
     Image.fromarray(np.full((4, 6), 40_000, np.uint16)).save(buffer, "PNG", exif=exif)
-    output = pack(write_tree(tmp_path / "in", {"a.png": buffer.getvalue()}), "lmdb", workers=1).output
+    output = pack_here(write_tree(tmp_path / "in", {"a.png": buffer.getvalue()}), "lmdb").output
     picture = open_dataset(output)[0]
     assert (picture.mode, picture.getpixel((0, 0))) == ("RGB", (156, 156, 156))
     assert picture.getexif()[0x0112] == 6

@@ -24,7 +24,7 @@ from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, R
 
 from packer import formats, open_dataset
 from packer.datasets import PackedDataset
-from tests.inputs import in_six_threads, npy, pack, png, write_tree
+from tests.inputs import in_six_threads, npy, pack_here, png, write_tree
 
 # Python 3.12 and later warn of any fork beside threads; torch itself has some.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
@@ -77,7 +77,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Pat
         files = {f"{'ab'[i // 24]}/{i:02d}.{ending}": encode(i) for i in range(SAMPLES)}
         source = write_tree(root / kind, files)
         for name in formats.names():
-            outputs[name, kind] = pack(source, name, workers=1, output=root / f"{kind}.{name}").output
+            outputs[name, kind] = pack_here(source, name, output=root / f"{kind}.{name}").output
     outputs |= {(name, "mapped arrays"): outputs[name, "arrays"] for name in formats.names()}
     return outputs
 
@@ -318,7 +318,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     source = write_tree(
         tmp_path_factory.mktemp("large") / "in", {f"{i}.npy": npy(np.full((256, 256), i, np.float32)) for i in range(8)}
     )
-    return {name: pack(source, name, workers=1).output for name in formats.names()}
+    return {name: pack_here(source, name).output for name in formats.names()}
 
 
 @pytest.mark.parametrize("mmap", [False, True])

@@ -34,7 +34,7 @@ from packer.options import SKIPPABLE_CODES, allowed_skips
 from packer.plan import ShardLimits
 from packer.report import ReportWriter, report_rows
 from tests.check_hooks import run_pack
-from tests.inputs import jpeg, npy, pack, photo, png, write_tree
+from tests.inputs import jpeg, judging_here, npy, pack, pack_here, photo, png, write_tree
 
 CUT = jpeg()[:700]
 NOT_FINITE = npy(np.array([1.0, np.nan, np.inf], "f4"))
@@ -42,7 +42,8 @@ NOT_FINITE = npy(np.array([1.0, np.nan, np.inf], "f4"))
 
 def checked(root: Path, **options: Any) -> list[dict[str, Any]]:
     """The rows of the report on a folder."""
-    check_folder(root, root.parent / "report.jsonl", InputOptions(workers=1, **options))
+    with judging_here():
+        check_folder(root, root.parent / "report.jsonl", InputOptions(**options))
     return list(report_rows(root.parent / "report.jsonl"))
 
 
@@ -55,7 +56,7 @@ def codes(rows: list[dict[str, Any]], outcome: str = "skipped") -> dict[str, str
 
 def test_warning_becomes_a_skip_and_no_other_file_is_touched(tmp_path: Path, format_name: str) -> None:
     root = write_tree(tmp_path / "in", {"a.npy": npy([1.0]), "b.npy": NOT_FINITE, "c.jpg": png(), "d.jpg": jpeg() + b"tail"})
-    summary = pack(root, format_name, skip=["nonfinite", "extension_mismatch"])
+    summary = pack_here(root, format_name, skip=["nonfinite", "extension_mismatch"])
     rows = list(report_rows(summary.report))
     assert codes(rows) == {"b.npy": "nonfinite", "c.jpg": "extension_mismatch"}
     assert codes(rows, "warned") == {"d.jpg": "trailing_bytes"}
@@ -66,7 +67,7 @@ def test_warning_becomes_a_skip_and_no_other_file_is_touched(tmp_path: Path, for
 
 def test_skip_holds_where_nothing_is_decoded(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "in", {"a.jpg": jpeg(), "c.jpg": png()})
-    assert pack(root, check="none", skip=("extension_mismatch",)).skipped == {"extension_mismatch": 1}
+    assert pack_here(root, check="none", skip=("extension_mismatch",)).skipped == {"extension_mismatch": 1}
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -88,7 +89,7 @@ def test_equal_digests_do_not_make_a_copy(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(packer.check.xxhash, "xxh3_64_intdigest", lambda data: 7)
     root = write_tree(tmp_path / "in", {"a.npy": npy([1]), "b.npy": npy([2]), "c.npy": npy([1])})
-    summary = pack(root, check="none", skip=("duplicate_content",))
+    summary = pack_here(root, check="none", skip=("duplicate_content",))
     assert (summary.samples, summary.skipped) == (2, {"duplicate_content": 1})
 
 
@@ -96,7 +97,7 @@ def test_equal_digests_do_not_make_a_copy(tmp_path: Path, monkeypatch: pytest.Mo
 def test_skip_of_what_is_no_warning_about_a_file_is_refused(tmp_path: Path, code: str) -> None:
     root = write_tree(tmp_path / "in", {"a.npy": npy([1])})
     with pytest.raises(OptionError, match="multi_frame"):
-        pack(root, skip=(code,))
+        pack_here(root, skip=(code,))
     assert os.listdir(tmp_path) == ["in"]
 
 
@@ -130,7 +131,7 @@ def test_share_is_exact() -> None:
 @pytest.mark.parametrize("limit", ["-1", "101%", "5.5", "", "%", "many", "1e3", "nan%", "٣", -1])
 def test_limit_that_makes_no_sense_is_refused(tmp_path: Path, limit: int | str) -> None:
     with pytest.raises(OptionError, match="max_skipped"):
-        pack(write_tree(tmp_path / "in", {"a.npy": npy([1])}), max_skipped=limit)
+        pack_here(write_tree(tmp_path / "in", {"a.npy": npy([1])}), max_skipped=limit)
 
 
 @pytest.mark.parametrize(("limit", "fails"), [("1", True), ("2", False), ("49%", True), ("50%", False), ("100%", False)])
@@ -139,10 +140,10 @@ def test_more_skips_than_allowed_commit_nothing_and_leave_the_report(
 ) -> None:
     root = write_tree(tmp_path / "in", {"a.jpg": CUT, "b.jpg": jpeg(), "c.jpg": CUT, "d.jpg": jpeg(seed=2)})
     if not fails:
-        assert pack(root, format_name, max_skipped=limit).samples == 2
+        assert pack_here(root, format_name, max_skipped=limit).samples == 2
         return
     with pytest.raises(TooManySkippedError) as caught:
-        pack(root, format_name, max_skipped=limit)
+        pack_here(root, format_name, max_skipped=limit)
     assert caught.value.exit_status == 3
     report = tmp_path / f"in.{format_name}.report.jsonl"
     # The verdicts stay: with a higher limit nothing is checked again.
@@ -167,10 +168,10 @@ def test_strict_on_the_command_line_ends_with_status_3_and_one_message(tmp_path:
 
 def test_an_output_of_before_survives_a_strict_run_that_fails(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "in", {"b.jpg": jpeg()})
-    before = pack(root).content_digest
+    before = pack_here(root).content_digest
     write_tree(root, {"a.jpg": CUT})
     with pytest.raises(TooManySkippedError):
-        pack(root, overwrite=True, max_skipped=0)
+        pack_here(root, overwrite=True, max_skipped=0)
     assert load_manifest(tmp_path / "in.lmdb").content_digest == before
 
 
@@ -191,9 +192,9 @@ def test_more_than_half_skipped_is_said_loudly(tmp_path: Path, arguments: tuple[
 
 
 def test_classes_of_another_dataset_give_the_labels(tmp_path: Path, format_name: str) -> None:
-    train = pack(write_tree(tmp_path / "train", {f"{name}/1.npy": npy([1]) for name in "abc"}))
+    train = pack_here(write_tree(tmp_path / "train", {f"{name}/1.npy": npy([1]) for name in "abc"}))
     root = write_tree(tmp_path / "in", {f"{name}/1.npy": npy([1]) for name in "bc"})
-    summary = pack(root, format_name, classes_from=train.output)
+    summary = pack_here(root, format_name, classes_from=train.output)
     data = open_dataset(summary.output)
     assert (data.classes, data.class_to_idx) == (["a", "b", "c"], {"a": 0, "b": 1, "c": 2})
     assert list(data.targets) == [1, 2]
@@ -201,9 +202,9 @@ def test_classes_of_another_dataset_give_the_labels(tmp_path: Path, format_name:
 
 
 def test_classes_of_a_dataset_that_takes_numbers_keep_their_gaps(tmp_path: Path) -> None:
-    train = pack(write_tree(tmp_path / "train", {f"{n}/1.npy": npy([1]) for n in (0, 2, 10)}), labels="number")
+    train = pack_here(write_tree(tmp_path / "train", {f"{n}/1.npy": npy([1]) for n in (0, 2, 10)}), labels="number")
     root = write_tree(tmp_path / "in", {"10/1.npy": npy([1]), "2/1.npy": npy([2])})
-    data = open_dataset(pack(root, classes_from=train.output).output)
+    data = open_dataset(pack_here(root, classes_from=train.output).output)
     assert [(data.names[i], int(data.targets[i])) for i in range(2)] == [("10/1.npy", 10), ("2/1.npy", 2)]
     assert data.class_to_idx == {"0": 0, "10": 10, "2": 2}
 
@@ -233,18 +234,18 @@ def test_list_of_no_class_or_of_one_twice_is_refused(tmp_path: Path, text: bytes
     (tmp_path / "list.txt").write_bytes(text)
     root = write_tree(tmp_path / "in", {"b/1.npy": npy([1])})
     with pytest.raises(InputError, match=r"list\.txt"):
-        pack(root, classes_from=tmp_path / "list.txt")
+        pack_here(root, classes_from=tmp_path / "list.txt")
 
 
 def test_classes_that_cannot_be_had_are_refused(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "in", {"b/1.npy": npy([1])})
-    flat = pack(write_tree(tmp_path / "flat", {"1.npy": npy([1])}))
+    flat = pack_here(write_tree(tmp_path / "flat", {"1.npy": npy([1])}))
     for source in (tmp_path / "missing", tmp_path, flat.output):
         assert run_pack(root, "--classes-from", source, cwd=tmp_path).returncode == 1, source
     with pytest.raises(OptionError):
-        pack(root, classes_from=flat.output, labels="none")
+        pack_here(root, classes_from=flat.output, labels="none")
     with pytest.raises(InputError, match="no class folders"):
-        pack(tmp_path / "flat", output=tmp_path / "x", classes_from=pack(root).output)
+        pack_here(tmp_path / "flat", output=tmp_path / "x", classes_from=pack_here(root).output)
 
 
 @pytest.mark.parametrize("name", [b"a/b", b"..", b".", b"x\0y", b"y" * 5000])
@@ -252,13 +253,13 @@ def test_class_that_no_folder_can_be_called_is_refused(tmp_path: Path, name: byt
     root = write_tree(tmp_path / "in", {"b/1.npy": npy([1])})
     (tmp_path / "list.txt").write_bytes(b"b\n" + name + b"\n")
     with pytest.raises(InputError, match=r"list\.txt.*no folder can be called"):
-        pack(root, classes_from=tmp_path / "list.txt")
+        pack_here(root, classes_from=tmp_path / "list.txt")
 
 
 @pytest.mark.parametrize("name", ["c\ud800", "../c", "", "c\0"])
 def test_forged_manifest_with_such_a_class_is_refused(tmp_path: Path, name: str) -> None:
     root = write_tree(tmp_path / "in", {"b/1.npy": npy([1])})
-    path = pack(root).output / "manifest.json"
+    path = pack_here(root).output / "manifest.json"
     content = json.loads(path.read_text())
     del content["digest"]
     content["classes"] = ["b", name]
@@ -274,7 +275,7 @@ def test_list_with_every_class_many_times_is_refused_at_once(tmp_path: Path) -> 
     (tmp_path / "list.txt").write_bytes(b"b\nc\n" * 200_000)
     started = time.monotonic()
     with pytest.raises(InputError, match="names a class twice: b, c"):
-        pack(write_tree(tmp_path / "in", {"b/1.npy": npy([1])}), classes_from=tmp_path / "list.txt")
+        pack_here(write_tree(tmp_path / "in", {"b/1.npy": npy([1])}), classes_from=tmp_path / "list.txt")
     assert time.monotonic() - started < 5
 
 
@@ -285,10 +286,10 @@ def test_more_class_names_than_a_manifest_holds_are_refused_at_the_start(
     root = write_tree(tmp_path / "in", {f"{i}/1.npy": npy([i]) for i in range(10)})
     monkeypatch.setattr(packer.assembly, "MAX_MANIFEST_BYTES", 2000)
     with pytest.raises(OutputError, match=r"10 shards.*--shard-samples"):
-        pack(root, "webdataset", limits=ShardLimits(10**9, 1))
+        pack_here(root, "webdataset", limits=ShardLimits(10**9, 1))
     monkeypatch.setattr(packer.inspection, "MAX_MANIFEST_BYTES", 100)
     with pytest.raises(InputError, match="10 classes are longer together"):
-        pack(root)
+        pack_here(root)
     assert not (tmp_path / "in.webdataset").exists()
     assert not (tmp_path / "in.lmdb").exists()
 
@@ -296,7 +297,7 @@ def test_more_class_names_than_a_manifest_holds_are_refused_at_the_start(
 def test_folders_named_like_splits_are_classes_where_the_list_says_so(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("train\ntest\n")
     root = write_tree(tmp_path / "in", {"test/1.npy": npy([1]), "train/1.npy": npy([2])})
-    assert list(open_dataset(pack(root, classes_from=tmp_path / "list.txt").output).targets) == [1, 0]
+    assert list(open_dataset(pack_here(root, classes_from=tmp_path / "list.txt").output).targets) == [1, 0]
 
 
 # Duplicates
@@ -307,7 +308,7 @@ def test_copies_are_reported_once_per_content_with_their_labels(tmp_path: Path) 
     files: dict[str | bytes, bytes] = {f"{'abcd'[i % 4]}/{i:02d}.png": same for i in range(50)}
     files |= {f"a/x{i}.png": png(photo(seed=10 + i)) for i in range(20)} | {"b/1.npy": pair, "b/2.npy": pair}
     root = write_tree(tmp_path / "in", files)
-    summary = pack(root)
+    summary = pack_here(root)
     assert summary.samples == len(files)
     first, second = (row for row in report_rows(summary.report) if row["code"] == "duplicate_content")
     assert (first["path"], first["count"], first["classes"]) == ("a/00.png", 50, ["a", "b", "c", "d"])
@@ -363,7 +364,7 @@ def test_names_that_differ_in_case_or_accents_are_kept_apart_and_warned_of(tmp_p
     root = write_tree(tmp_path / "in", {name: npy([i]) for i, name in enumerate(names)})
     if len(list((root / "cat").iterdir())) != 6:
         pytest.skip("the file system itself merges them")
-    summary = pack(root, format_name)
+    summary = pack_here(root, format_name)
     data = open_dataset(summary.output, output="numpy")
     assert {data.names[i]: int(data[i][0][0]) for i in range(len(data))} == {name: i for i, name in enumerate(names)}
     assert codes(list(report_rows(summary.report)), "warned") == {
@@ -450,9 +451,9 @@ def test_list_about_other_files_is_refused_before_any_work(tmp_path: Path) -> No
     root = write_tree(tmp_path / "in", {"a.npy": npy([1.0])})
     (tmp_path / "SUMS").write_text(listed({"other/a.npy": npy([1.0])}))
     with pytest.raises(InputError, match=r"names none of the 1 files, the first of which is a\.npy"):
-        pack(root, checksums=tmp_path / "SUMS")
+        pack_here(root, checksums=tmp_path / "SUMS")
     with pytest.raises(InputError, match="No such file"):
-        pack(root, checksums=tmp_path / "missing")
+        pack_here(root, checksums=tmp_path / "missing")
 
 
 def test_list_of_windows_is_read(tmp_path: Path) -> None:

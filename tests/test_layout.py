@@ -38,7 +38,7 @@ from packer.index import RECORD
 from packer.manifest import load_manifest
 from packer.model import MODES, TYPES
 from tests.forgery import forge
-from tests.inputs import jpeg, npy, pack, photo, png, write_tree
+from tests.inputs import jpeg, npy, pack, pack_here, photo, png, write_tree
 from tests.test_damage import copy_of
 
 ARRAY = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }".ljust(117) + b"\n"
@@ -238,7 +238,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same input packed by our writers, by format. Nothing is written there."""
     root = tmp_path_factory.mktemp("layout")
     write_tree(root / "in", FILES)
-    return {name: pack(root / "in", name, workers=1).output for name in formats.names()}
+    return {name: pack_here(root / "in", name).output for name in formats.names()}
 
 
 @pytest.mark.parametrize("kind", BY_HAND)
@@ -443,7 +443,7 @@ def test_each_field_of_a_record_is_where_the_table_says(tmp_path: Path) -> None:
     exif = photo().getexif()
     exif[0x0112] = 6
     files = {b"a/1.npy": npy([1.0]), b"b/2.jpg": jpeg(photo(300, 200), exif=exif), b"c/3.gif": gif_of_three_frames()}
-    output = pack(write_tree(tmp_path / "in", files), "webdataset", workers=1).output
+    output = pack_here(write_tree(tmp_path / "in", files), "webdataset").output
     index = (output / "index.npy").read_bytes()
     assert len(index) == HEADER_BYTES + 3 * RECORD_BYTES
     found = [Record(*(read(index, HEADER_BYTES + RECORD_BYTES * i, name) for name in FIELDS)) for i in range(3)]
@@ -468,7 +468,7 @@ def gif_of_three_frames() -> bytes:
 
 def test_a_shared_header_stands_in_the_manifest_as_base64(tmp_path: Path) -> None:
     arrays = [np.full((2, 3), i, "<f4") for i in range(3)]
-    output = pack(write_tree(tmp_path / "in", {f"{i}.npy": npy(a) for i, a in enumerate(arrays)}), "hdf5", workers=1).output
+    output = pack_here(write_tree(tmp_path / "in", {f"{i}.npy": npy(a) for i, a in enumerate(arrays)}), "hdf5").output
     manifest = json.loads((output / "manifest.json").read_text("ascii"))
     header = base64.b64decode(manifest["fields"][0]["header"], validate=True)
     index, container = (output / "index.npy").read_bytes(), (output / "data.h5").read_bytes()
@@ -481,14 +481,14 @@ def test_a_shared_header_stands_in_the_manifest_as_base64(tmp_path: Path) -> Non
 
 
 def test_bytes_of_a_class_name_that_are_no_utf8_stand_as_surrogates(tmp_path: Path) -> None:
-    output = pack(write_tree(tmp_path / "in", {b"\x80/1.npy": npy([1]), b"\xc3\xa4/2.npy": npy([2])}), "lmdb", workers=1).output
+    output = pack_here(write_tree(tmp_path / "in", {b"\x80/1.npy": npy([1]), b"\xc3\xa4/2.npy": npy([2])}), "lmdb").output
     assert b'"\\udc80"' in (output / "manifest.json").read_bytes()
     assert load_manifest(output).classes == ("\udc80", "ä")
 
 
 def test_a_report_row_has_path_outcome_code_and_detail(tmp_path: Path) -> None:
     files = {b"a/1.npy": npy([1.0]), b"a/\xff.jpg": b"", b"b/x.png": jpeg(), b"b/y.jpg": jpeg(seed=1)}
-    output = pack(write_tree(tmp_path / "in", files), "lmdb", workers=1).output
+    output = pack_here(write_tree(tmp_path / "in", files), "lmdb").output
     data = (output / "report.jsonl").read_bytes()
     assert data.isascii()
     rows = [json.loads(line) for line in data.splitlines()]
@@ -508,7 +508,7 @@ def test_no_address_of_this_process_stands_in_the_report(tmp_path: Path) -> None
         files[b"a/" + kind + b".png"] = whole[:33] + chunk + whole[33:]
     for i, damaged in enumerate((b"GIF89a" + bytes(9), b"BM" + bytes(12) + b"(", b"II*\0" + bytes(40), b"RIFF....WEBPVP8 ")):
         files[b"b/%d.gif" % i] = damaged
-    output = pack(write_tree(tmp_path / "in", {**files, b"a/a.png": whole}), "lmdb", workers=1).output
+    output = pack_here(write_tree(tmp_path / "in", {**files, b"a/a.png": whole}), "lmdb").output
     rows = [json.loads(line) for line in (output / "report.jsonl").read_bytes().splitlines()]
     assert len(rows) > 5
     assert [row for row in rows if re.search(r"0x[0-9a-f]{6}|object at|/tmp|\bpid\b", row["detail"])] == []

@@ -24,7 +24,7 @@ from packer.errors import OptionError
 from packer.index import Record
 from packer.model import TYPES_BY_NAME
 from packer.resize import resize_array, resize_picture
-from tests.inputs import jpeg, pack, photo, png, write_tree
+from tests.inputs import jpeg, pack_here, photo, png, write_tree
 
 BILINEAR = Image.Resampling.BILINEAR
 PHOTO = photo(97, 61, seed=3)
@@ -181,7 +181,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     source = write_tree(root / "in", FILES)
     outputs = {}
     for name in formats.names():
-        summary = pack(source, name, workers=1)
+        summary = pack_here(source, name)
         assert summary.skipped == {}
         outputs[name] = summary.output
     return outputs

@@ -22,7 +22,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 import packer.sampler
 from packer import EpochSampler, OptionError, open_dataset
-from tests.inputs import npy, pack, write_tree
+from tests.inputs import npy, pack_here, write_tree
 
 # Python 3.12 and later warn of any fork beside threads; torch itself has some.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
@@ -601,7 +601,7 @@ def test_a_packed_dataset_is_asked_ahead_and_read_in_blocks(
     workers: int, format_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_tree(tmp_path / "in", {f"{number:03d}.npy": npy(np.array([number])) for number in range(60)})
-    pack(root, format_name)
+    pack_here(root, format_name)
     data = open_dataset(tmp_path / f"in.{format_name}", output="numpy")
     asked: list[int] = []
     ask_ahead = type(data).ask_ahead

@@ -27,7 +27,7 @@ from packer import formats, open_dataset
 from packer.datasets import PackedDataset
 from packer.errors import OptionError
 from packer.selection import split_places
-from tests.inputs import npy, pack, write_tree
+from tests.inputs import npy, pack_here, write_tree
 
 CLASSES = {"ant": 7, "bee": 20, "cat": 1, "dog": 12}
 NAMES = [f"{name}/{i:02d}.npy" for name, count in CLASSES.items() for i in range(count)]
@@ -39,7 +39,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Forty arrays in four classes, in every format; the value of each is its number."""
     root = tmp_path_factory.mktemp("selection")
     source = write_tree(root / "in", {name: npy(np.full(3, i)) for i, name in enumerate(NAMES)})
-    return {name: pack(source, name, workers=1).output for name in formats.names()}
+    return {name: pack_here(source, name).output for name in formats.names()}
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_what_cannot_be_chosen_is_refused(one: PackedDataset, options: Any, erro
 
 
 def test_without_labels_no_class_can_be_chosen(tmp_path: Path) -> None:
-    data = open_dataset(pack(write_tree(tmp_path / "in", {"a.npy": npy([1]), "b.npy": npy([2])}), workers=1).output)
+    data = open_dataset(pack_here(write_tree(tmp_path / "in", {"a.npy": npy([1]), "b.npy": npy([2])})).output)
     with pytest.raises(OptionError, match="no class 'a'; there are 0"):
         data.subset(classes=["a"])
     assert [view[0].item() for view in data.split(0.5, 0.5, stratify=True)] in ([1, 2], [2, 1])

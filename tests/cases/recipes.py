@@ -169,10 +169,14 @@ class Packed:
 
 
 def pack_files(folder: Path, files: Mapping[str | bytes, bytes], format_name: str = "lmdb", **options: Any) -> Packed:
-    """Write files into ``folder/in`` and pack them with one checking worker; the options are those of ``PackOptions``."""
+    """Write files into ``folder/in`` and pack them; the options are those of ``PackOptions``.
+
+    They are judged in this process, and in checking workers where the options say how many.
+    """
     source = inputs.write_tree(folder / "in", files)
     output = folder / f"out.{format_name}"
-    return Packed(inputs.pack(source, format_name, **{"output": output, "workers": 1, **options}))
+    pack = inputs.pack if "workers" in options else inputs.pack_here
+    return Packed(pack(source, format_name, **{"output": output, **options}))
 
 
 def through_webdataset(output: Path) -> Iterator[dict[str, Any]]:

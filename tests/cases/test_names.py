@@ -16,7 +16,7 @@ from packer import InputError, PackOptions, open_dataset, pack_folder
 from packer.options import Progress
 from tests.cases.recipes import Packed, as_file, pack_files, smooth, through_webdataset
 from tests.check_hooks import environment, lines, pack_command, run_pack
-from tests.inputs import jpeg, npy, png, write_tree
+from tests.inputs import jpeg, npy, pack_here, png, write_tree
 
 SKIPPED = "skipped"
 WARNED = "warned"
@@ -134,7 +134,7 @@ def class_tree(folder: Path) -> Path:
 def test_hidden_and_empty_class_folders_move_no_label(tmp_path: Path, format_name: str) -> None:
     """A notebook's hidden folder sorts first, becomes class 0, and moves every label by one."""
     source = class_tree(tmp_path)
-    result = Packed(pack_folder(source, PackOptions(format=format_name, workers=1)))
+    result = Packed(pack_here(source, format_name))
     data = open_dataset(result.output)
     assert data.classes == ["ant", "bee", "cat", "dog"]
     assert data.class_to_idx == {"ant": 0, "bee": 1, "cat": 2, "dog": 3}
@@ -294,8 +294,7 @@ def long_names() -> dict[bytes, bytes]:
 def test_names_longer_than_a_store_takes_are_kept_and_found_at_their_places(tmp_path: Path, format_name: str) -> None:
     """One key above 511 bytes among millions ended the whole write; extra tar headers moved every offset behind them."""
     files = long_names()
-    source = write_tree(tmp_path / "in", dict(files))
-    result = Packed(pack_folder(source, PackOptions(format=format_name, output=tmp_path / "out", workers=1)))
+    result = pack_files(tmp_path, dict(files), format_name)
     assert result.rows == []
     assert_kept(result, files)
     if format_name == "webdataset":

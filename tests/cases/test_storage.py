@@ -38,7 +38,7 @@ from packer.manifest import load_manifest
 from packer.options import Progress
 from tests.cases.processes import run_script, script_command
 from tests.cases.recipes import pack_files
-from tests.inputs import jpeg, npy, write_tree
+from tests.inputs import jpeg, npy, pack_here, write_tree
 
 PROC = pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="what a process does is seen in /proc")
 FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -476,10 +476,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     small: dict[str | bytes, bytes] = {f"{i:04d}.npy": npy(np.full(3000, i % 251, np.uint8)) for i in range(1000)}
     files = {**small, **{f"{i:04d}.npy": npy(np.full(600_000, i % 251, np.uint8)) for i in range(1000, 1200)}}
     source = write_tree(root / "in", files)
-    found = {}
-    for name in formats.names():
-        found[name] = pack_folder(source, PackOptions(format=name, workers=1)).output
-    return found
+    return {name: pack_here(source, name).output for name in formats.names()}
 
 
 def bytes_read() -> int:
@@ -611,8 +608,7 @@ def test_fractional_times_of_files_leave_no_trace(tmp_path: Path, format_name: s
     for number, time_ns in enumerate((1_700_000_000_000_000_000, 1_600_000_000_123_456_789)):
         for i, path in enumerate(sorted(source.rglob("*.npy"))):
             os.utime(path, ns=(time_ns, time_ns + i * 1_234_567))
-        options = PackOptions(format=format_name, output=tmp_path / str(number), workers=1)
-        outputs.append(pack_folder(source, options).output)
+        outputs.append(pack_here(source, format_name, output=tmp_path / str(number)).output)
     contents = [{path.name: path.read_bytes() for path in output.iterdir()} for output in outputs]
     assert contents[0] == contents[1]
     content = contents[1][container(outputs[1]).name]
