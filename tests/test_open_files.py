@@ -11,7 +11,7 @@ import pytest
 from packer import formats
 from packer.plan import ShardLimits
 from tests.cases.processes import run_script
-from tests.inputs import npy, pack, write_tree
+from tests.inputs import npy, pack_here, write_tree
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a limit of open files")
 
@@ -19,15 +19,12 @@ SHARDS = 300
 LENGTH = 20
 LIMIT = 128
 
-# What each script begins with: the limit, the datasets, a reader that checks every element, and eight threads that use it.
-BEGIN = f"""
+# Reads every element, in eight threads, and in the meantime also by two workers where torch is there; with and without mmap.
+READ = f"""
     import random, resource, sys, threading
     from packer import open_dataset
 
     resource.setrlimit(resource.RLIMIT_NOFILE, ({LIMIT}, {LIMIT}))
-    mmap = sys.argv[1] == "True"
-    datasets = [open_dataset(path, output="numpy", mmap=mmap) for path in sys.argv[2:]]
-    wrong, reads, stop = [], [0] * 8, threading.Event()
     sys.setswitchinterval(1e-4)
 
     def check(number, i, array):
@@ -46,44 +43,32 @@ BEGIN = f"""
         except BaseException as error:
             wrong.append(repr(error))
 
-    threads = [threading.Thread(target=read_all, args=(seed,), daemon=True) for seed in range(8)]
-"""
-END = """
-    stop.set()
-    for thread in threads:
-        thread.join()
-    print(wrong[:3])
-"""
-WITH_WORKERS = (
-    BEGIN
-    + """
-    from torch.utils.data import DataLoader
+    def read_by_workers():
+        from torch.utils.data import DataLoader
 
-    datasets[0][0]
-    for thread in threads:
-        thread.start()
-    for epoch in range(2):
         for number, data in enumerate(datasets):
-            loader = DataLoader(
-                data, 5, True, num_workers=2, collate_fn=list, timeout=100, multiprocessing_context="fork"
-            )
+            loader = DataLoader(data, 5, True, num_workers=2, collate_fn=list, timeout=100, multiprocessing_context="fork")
             seen = [array for batch in loader for array in batch]
             numbers = sorted(int(array[0]) - 1000 * number for array in seen)
             if numbers != list(range(len(data))):
                 wrong.append(numbers)
             for array in seen:
                 check(number, int(array[0]) - 1000 * number, array)
+
+    for mmap in (False, True):
+        datasets = [open_dataset(path, output="numpy", mmap=mmap) for path in sys.argv[1:]]
+        wrong, reads, stop = [], [0] * 8, threading.Event()
+        threads = [threading.Thread(target=read_all, args=(seed,), daemon=True) for seed in range(8)]
+        datasets[0][0]
+        for thread in threads:
+            thread.start()
+        if sys.modules.get("torch", True):
+            read_by_workers()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        print(wrong[:3])
 """
-    + END
-)
-WITHOUT_WORKERS = (
-    BEGIN
-    + """
-    for thread in threads:
-        thread.start()
-"""
-    + END
-)
 IGNORED = ("error", "ignore:.*multi-threaded:DeprecationWarning")  # Python 3.12 and later warn of any fork beside threads
 
 
@@ -99,33 +84,23 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Pa
         source = write_tree(root / "in", arrays)
         for name in formats.names():
             limits = {"limits": ShardLimits(samples=1)} if formats.get(name).has_shards else {}
-            outputs[name, number] = pack(source, name, workers=1, **limits).output
+            outputs[name, number] = pack_here(source, name, **limits).output
     return outputs
 
 
-@pytest.mark.parametrize("mmap", [False, True])
-def test_eight_threads_and_two_workers_read_300_shards(
-    packed: dict[tuple[str, int], Path], format_name: str, mmap: bool
-) -> None:
-    path = packed[format_name, 0]
-    if formats.get(format_name).has_shards:
-        assert len(list(path.glob("shard-*"))) == SHARDS
-    assert run_script(WITH_WORKERS, mmap, path, torch=True, warnings=IGNORED) == "[]\n"
-
-
-@pytest.mark.parametrize("mmap", [False, True])
-def test_two_datasets_of_300_shards_are_read_side_by_side(
-    packed: dict[tuple[str, int], Path], format_name: str, mmap: bool
+def test_eight_threads_read_two_datasets_of_300_shards_side_by_side(
+    packed: dict[tuple[str, int], Path], format_name: str
 ) -> None:
     """Training and validation: 64 files of each are more than a process may have."""
     paths = [packed[format_name, number] for number in range(2)]
-    assert run_script(WITHOUT_WORKERS, mmap, *paths) == "[]\n"
+    if formats.get(format_name).has_shards:
+        assert [len(list(path.glob("shard-*"))) for path in paths] == [SHARDS, SHARDS]
+    assert run_script(READ, *paths) == "[]\n[]\n"
 
 
-@pytest.mark.parametrize("mmap", [False, True])
-def test_two_datasets_of_300_shards_are_read_by_workers_in_turn(
-    packed: dict[tuple[str, int], Path], format_name: str, mmap: bool
+def test_two_workers_read_two_datasets_of_300_shards_in_turn_beside_eight_threads(
+    packed: dict[tuple[str, int], Path], format_name: str
 ) -> None:
     """Each worker begins with what its parent has open of both."""
     paths = [packed[format_name, number] for number in range(2)]
-    assert run_script(WITH_WORKERS, mmap, *paths, torch=True, warnings=IGNORED) == "[]\n"
+    assert run_script(READ, *paths, torch=True, warnings=IGNORED) == "[]\n[]\n"
