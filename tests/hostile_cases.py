@@ -155,7 +155,7 @@ LARGE: dict[str, Case] = {
     "a manifest of 1 TB": sparse("manifest.json", 1 << 40),
     "a format of 60 MB": changed(lambda m: m.update(format="x" * 60_000_000)),
     "a shared header of 40 MB": changed(lambda m: m["fields"][0].update(header="AAAA" * 10_000_000)),
-    "more classes than fit": changed(lambda m: m.update(classes=[f"{i:x}" for i in range(10_000_000)])),
+    "more classes than fit": changed(lambda m: m.update(classes=[f"{i:060x}" for i in range(1_100_000)])),
     "lists without end": written(b"[" + b"[]," * 22_000_000 + b"[]]"),
     "objects without end": written(b"[" + b"{}," * 22_000_000 + b"{}]"),
     "numbers without end": written(b"[" + b"1.5," * 16_000_000 + b"1]"),
@@ -299,13 +299,13 @@ AT_A_SAMPLE: dict[str, tuple[int, Case]] = {
     "a picture called an array": record("type", 8, PNG),
     "an array called a JPEG": record("type", 1, NPY),
     "a sample of half a terabyte": sparse_payload(2**40, 2**39),
-    "a sample of four gigabytes": sparse_payload(2**32 + 2**28, 2**32),
+    "a sample of two gigabytes": sparse_payload(2**31 + 2**28, 2**31),
 }
 """Datasets that are opened, and refused at one sample."""
 
 SOUND_BYTES = ("a type of none", "a picture called an array", "an array called a JPEG")
 """All digests are right; only decoding shows that the type is wrong."""
-MORE_THAN_MEMORY = ("a sample of half a terabyte", "a sample of four gigabytes")
+MORE_THAN_MEMORY = ("a sample of half a terabyte", "a sample of two gigabytes")
 
 AT_THE_FIRST_READ: dict[str, Case] = {
     "a last name that ends elsewhere": lambda folder: forge_index(folder, put("name_end", 2**64 - 1, -1)),
