@@ -1,4 +1,4 @@
-"""What all tests share: one parameter for the formats, and one setting for hypothesis."""
+"""What all tests share: one parameter for the formats, one setting for hypothesis, and the option ``--long``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("packer")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="repeat what a short run samples, as often as it takes to be sure")
+
+
+@pytest.fixture(scope="session")
+def long_run(request: pytest.FixtureRequest) -> bool:
+    """Whether all is to be done, and not only what fits into a run of the whole suite."""
+    return bool(request.config.getoption("--long"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

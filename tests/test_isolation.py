@@ -43,8 +43,11 @@ def rows(report: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("misbehaving")
-def test_hundred_files_that_kill_hang_and_gulp_cost_themselves_and_nothing_else(tmp_path: Path) -> None:
-    deeds = ["exit"] * 40 + ["segv"] * 30 + ["gulp"] * 12 + ["cgulp"] * 15 + ["swell"] + ["chang"] * 2
+def test_files_that_kill_hang_and_gulp_cost_themselves_and_nothing_else(tmp_path: Path, long_run: bool) -> None:
+    """A hundred of them in a long run."""
+    deeds = ["exit"] * 9 + ["segv"] * 7 + ["gulp"] * 3 + ["cgulp"] * 4 + ["swell"] + ["chang"]
+    if long_run:
+        deeds = deeds * 4
     files: dict[str | bytes, bytes] = {f"{'abc'[i % 3]}/good{i:03d}.npy": npy([i]) for i in range(300)}
     # Spread among the good ones, some of them neighbours, and sorted in between by the folder's other names.
     bad = {f"{'abc'[i * 7 % 3]}/{deed}{i}.npy": CODE_OF[deed] for i, deed in enumerate(deeds)}
