@@ -19,7 +19,7 @@ from tests.inputs import photo
 pytest.importorskip("sklearn", reason="the photographs come with scikit-learn")
 
 ROOT = Path(__file__).parents[1]
-MUTANTS = 40
+MUTANTS = 24
 FORMATS = ("jpeg", "mpo", "png", "webp", "gif", "bmp", "tiff", "avif", "npy")
 
 
