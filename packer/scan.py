@@ -43,15 +43,13 @@ class _Entries:
         names: without the folder's.
         sizes: in bytes of the files; ``_FOLDER`` and ``_REFUSED`` say what the others are.
         mtimes: in ns of the files.
+        others: places of those that are no files.
     """
 
     names: list[bytes]
     sizes: array[int]
     mtimes: array[int]
-
-    def others(self) -> list[int]:
-        """Places of those that are no files."""
-        return [place for place, size in enumerate(self.sizes) if size < 0] if min(self.sizes, default=0) < 0 else []
+    others: list[int]
 
 
 _Opened = tuple[bytes, _Entries, _Above]  # prefix of its names, what it holds, the folders on the way down to it
@@ -192,11 +190,14 @@ class _Scan:
         """Add the files of a folder. Each of the others is given out when its turn has come, and whether it is a folder."""
         prefix, entries, _ = folder
         start = 0
-        for place in entries.others():
+        for place in entries.others:
             self._add_files(prefix, entries, start, place)
             yield prefix + entries.names[place], entries.sizes[place] == _FOLDER
             start = place + 1
-        self._add_files(prefix, entries, start, len(entries.names))
+        if start:
+            self._add_files(prefix, entries, start, len(entries.names))
+        else:
+            self._listing.extend(prefix, entries.names, entries.sizes, entries.mtimes, self._current_label)
 
     def _add_files(self, prefix: bytes, entries: _Entries, start: int, stop: int) -> None:
         names, sizes, mtimes = entries.names[start:stop], entries.sizes[start:stop], entries.mtimes[start:stop]
@@ -231,6 +232,7 @@ class _Scan:
         """What a folder holds. The loop is the larger half of a scan: nothing in it is done that need not be."""
         names: list[bytes] = []
         sizes, mtimes = array("q"), array("q")
+        others = 0
         with os.scandir(os.path.join(self._root, folder) if folder else self._root) as found:
             while some := list(islice(found, _PROGRESS_EVERY - self._seen % _PROGRESS_EVERY)):
                 for entry in some:
@@ -252,6 +254,7 @@ class _Scan:
                     except OSError:
                         size, mtime_ns = _REFUSED, 0
                     if size is not None:
+                        others += size < 0
                         mtimes.append(mtime_ns)
                         sizes.append(size)
                         names.append(name)
@@ -264,7 +267,8 @@ class _Scan:
                 f"differs from {display_name(first)} only in case or in how an accent is written; one file on macOS, Windows"
             )
             self._listing.notes.append((prefix + name, Note("name_clash", detail)))
-        return _Entries(names, array("q", [sizes[place] for place in order]), array("q", [mtimes[place] for place in order]))
+        sizes, mtimes = array("q", [sizes[place] for place in order]), array("q", [mtimes[place] for place in order])
+        return _Entries(names, sizes, mtimes, [place for place, size in enumerate(sizes) if size < 0] if others else [])
 
     def _count(self, entries: int) -> None:
         self._seen += entries
