@@ -22,6 +22,7 @@ import packer.verify
 import packer.workers
 from packer import OptionError, formats, verify_dataset
 from packer.cli.app import run
+from packer.model import TYPES_BY_NAME
 from packer.plan import ShardLimits
 from packer.verify import VERIFY_LEVELS, Finding
 from tests.check_hooks import environment, pack_command
@@ -156,11 +157,12 @@ def test_native_finds_samples_that_the_container_has_no_longer(work: Path, forma
 def test_decode_finds_the_sample_that_cannot_be_decoded(tmp_path: Path) -> None:
     files = {**FILES, "cat/cut.jpg": b"\xff\xd8\xff\xe0" + bytes(50), "dog/cut.png": png()[:300]}
     output = pack(write_tree(tmp_path / "in", files), "lmdb", check="none", workers=1).output
+    forge(output, change=lambda records: records["data"]["type"].__setitem__(1, TYPES_BY_NAME["npy"].code))
     assert findings(output, "native") == []
     found = findings(output, "decode")
-    assert [finding.name for finding in found] == ["cat/cut.jpg", "dog/cut.png"]
+    assert [finding.name for finding in found] == ["cat/2.png", "cat/cut.jpg", "dog/cut.png"]
     assert all(finding.problem.startswith("cannot be decoded: ") for finding in found)
-    assert [finding.index for finding in found] == [2, 6]
+    assert [finding.index for finding in found] == [1, 2, 6]
 
 
 def test_a_damaged_sample_is_named_once(packed: dict[str, Path], tmp_path: Path) -> None:
