@@ -18,9 +18,9 @@ The only shard is ``data.h5``, in the oldest file format that holds it, with the
 ===========  ===============================================================================================================
 
 Numbers are little-endian. Strings are as long as the longest, padded with zeros, marked as UTF-8 though any bytes may be in
-them, chunked by up to 1 MiB and deflated (one path of 4,000 bytes must not cost as much for every sample). Variable-length
-types are never used: they cut payloads at a zero byte or leak while reading (h5py/h5py#745, #1747). A reader ignores other
-datasets.
+them, chunked by up to 1 MiB and deflated at level 1 (one path of 4,000 bytes must not cost as much for every sample).
+Variable-length types are never used: they cut payloads at a zero byte or leak while reading (h5py/h5py#745, #1747). A reader
+ignores other datasets.
 
 How it is written: payloads go into the file by plain writes from 1 MiB on while h5py has it closed; in the end the dataset is
 created over them, contiguous, allocated early and never filled, at its exact size, with an alignment of 1 MiB. h5py then
