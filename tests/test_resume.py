@@ -15,13 +15,13 @@ import pytest
 
 import packer.checkers
 from packer import OutputError, PackOptions, formats, open_dataset, pack_folder
-from packer.check import CheckSettings, check_source
 from packer.checkers import CheckPool
 from packer.errors import TooManySkippedError
 from packer.intake import Intake
 from packer.model import Source, Verdict
 from packer.options import Progress, Summary
 from packer.plan import ShardLimits
+from tests.inprocess import WorkerInThisProcess
 from tests.inputs import npy, write_tree
 
 COUNT = 20
@@ -33,28 +33,9 @@ def source(tmp_path: Path) -> Path:
     return write_tree(tmp_path / "in", FILES)
 
 
-class _WorkerInThisProcess:
-    """What a checking worker answers, without the third of a second that one takes to start."""
-
-    def __init__(self, greeting: bytes, timeout_s: float) -> None:
-        start = json.loads(greeting)
-        self._root = start["root"].encode("latin-1")
-        self._settings = CheckSettings(**start["settings"])
-
-    def start(self) -> None:
-        pass
-
-    def ask(self, files: list[tuple[str, str]]) -> list[Verdict]:
-        paths = [os.path.join(self._root, name.encode("latin-1")) for name, _ in files]
-        return [check_source(path, self._settings, checksum) for path, (_, checksum) in zip(paths, files, strict=True)]
-
-    def stop(self) -> None:
-        pass
-
-
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packer.checkers, "Worker", _WorkerInThisProcess)
+    monkeypatch.setattr(packer.checkers, "Worker", WorkerInThisProcess)
 
 
 @pytest.fixture
