@@ -35,7 +35,7 @@ from packer.locks import JobLock
 from packer.manifest import MANIFEST_FILE
 from packer.scan import is_packed_dataset
 
-__all__ = ["Staging"]
+__all__ = ["Staging", "require_replaceable"]
 
 _NO_REPLACE, _EXCHANGE = 1, 2  # flags of renameat2(2)
 _AT_FDCWD = -100
@@ -79,7 +79,7 @@ class Staging:
             try:
                 self._recover()
                 if _exists(self._target):
-                    _require_replaceable(self._target, overwrite=self._overwrite)
+                    require_replaceable(self._target, overwrite=self._overwrite)
                 self.found_unfinished = os.listdir(self.partial) != [_LOCK]
                 self._is_mine = not self.found_unfinished
                 self.folder.mkdir(exist_ok=True)
@@ -196,7 +196,7 @@ class Staging:
                         self._clear()
                 finally:
                     self._leave_folder()
-        _require_replaceable(self._target, overwrite=False)
+        require_replaceable(self._target, overwrite=False)
 
     def _take_folder(self) -> None:
         """Make the partial folder, or find it, and lock it."""
@@ -264,7 +264,12 @@ def _exists(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def _require_replaceable(target: Path, *, overwrite: bool) -> None:
+def require_replaceable(target: Path, *, overwrite: bool) -> None:
+    """Refuse to replace what stands at a target, unless it is an output of packer and that is asked for.
+
+    Raises:
+        OutputError: says what stands there.
+    """
     if not is_packed_dataset(target):
         raise OutputError(f"{target}: exists and is no output of packer, so it is not touched. Choose another with -o.")
     if not overwrite:

@@ -21,7 +21,7 @@ from packer.commit import Staging
 from packer.errors import CorruptDatasetError, DatasetError, InputError, OutputError
 from packer.files import file_digest
 from packer.formats._base import Format
-from packer.index import Record
+from packer.index import INDEX_FILE, Record
 from packer.manifest import REPORT_FILE, Manifest
 from packer.model import MODES, TYPES, Kept, Unfit
 from packer.npyheader import parse_header
@@ -144,6 +144,10 @@ def _assemble(store: Store, container: Format, staging: Staging, limits: ShardLi
 
 def _verdict(store: Store, index: int, record: Record, payload: bytes) -> Kept:
     """What was found out about a sample when it was packed."""
+    if record.type >= len(TYPES) or record.mode >= len(MODES):
+        raise CorruptDatasetError.at(
+            Path(store.path, INDEX_FILE), f"sample {index} has type {record.type} and mode {record.mode}, not both are known"
+        )
     kind = TYPES[record.type].name
     header = b""
     if kind == "npy":

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from packer.commit import _require_replaceable
+from packer.commit import require_replaceable
 from packer.errors import InputError, OutputError, PackerError, TooManySkippedError
 from packer.estimate import OutputEstimate, estimate_output, require_space
 from packer.formats._base import Format
@@ -184,7 +184,7 @@ def plan_folder(
 
 def _require_free(target: Path, *, overwrite: bool) -> None:
     if os.path.lexists(target):
-        _require_replaceable(target, overwrite=overwrite)
+        require_replaceable(target, overwrite=overwrite)
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise OutputError(f"{target.parent}: cannot be written: Permission denied. Choose another with -o.")
 
@@ -199,7 +199,7 @@ def _scan(
     before = inspection.listing
     with inspection:
         try:
-            inspection.scan()
+            inspection.scan(options.shuffle)
         except InputError as error:
             if inspection.listing is before:
                 raise  # the scan itself ended with it

@@ -8,6 +8,7 @@
     ├── MixedBatchError (ValueError) 1   samples of a batch differ in shape or dtype
     └── DatasetError (ValueError)    1   a packed dataset cannot be trusted
         ├── CorruptDatasetError          manifest, index or names are damaged or contradict each other
+        │   ├── LaterLayoutError         a layout that this version does not know
         │   └── TruncatedFileError       a file is shorter (or longer) than the manifest says
         ├── DatasetChangedError          a file or the folder was replaced while the dataset was open
         └── CorruptSampleError           the bytes of one sample are not those that were packed
@@ -26,6 +27,7 @@ __all__ = [
     "DatasetChangedError",
     "DatasetError",
     "InputError",
+    "LaterLayoutError",
     "MixedBatchError",
     "OptionError",
     "OutputError",
@@ -116,6 +118,12 @@ class CorruptDatasetError(DatasetError):
     """The manifest, the index or the names are damaged, or contradict each other."""
 
     advice = " Copy the dataset again, or pack again."
+
+
+class LaterLayoutError(CorruptDatasetError):
+    """The dataset has a layout that this version of packer does not know."""
+
+    advice = " Install that one, or pack again with this one."
 
 
 class DatasetChangedError(DatasetError):

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _LARGE_BYTES = 16 << 20
+_ONE_READ_BYTES = 1 << 30
 _HEAD_BYTES = 64 << 10
 _MOST_ASKED_BYTES = 64 << 20  # what is larger is read ahead by the system while it is read
 _ASKED_BYTES = 128 << 10  # of a longer range Linux reads only so much ahead, where the device's limit is its usual one
@@ -77,9 +78,7 @@ def read_regular_file(path: bytes, max_bytes: int = 2**63, accept: Callable[[byt
             if accept is not None and info.st_size > _LARGE_BYTES:
                 accept(os.read(descriptor, _HEAD_BYTES))
                 os.lseek(descriptor, 0, os.SEEK_SET)
-            data = os.read(descriptor, info.st_size)
-            if len(data) < info.st_size:
-                data = _read_rest(descriptor, data, info.st_size)
+            data = _read_whole(descriptor, info.st_size)
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -89,17 +88,19 @@ def read_regular_file(path: bytes, max_bytes: int = 2**63, accept: Callable[[byt
     return data
 
 
-def _read_rest(descriptor: int, data: bytes, size: int) -> bytes:
-    # One read gives at most 2 GiB on Linux, and less over some network file systems.
-    parts = [data]
-    missing = size - len(data)
-    while missing:
-        part = os.read(descriptor, missing)
-        if not part:
-            raise Unfit("changed", f"{size:,} bytes when opened, only {size - missing:,} could be read")
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts)
+def _read_whole(descriptor: int, size: int) -> bytes:
+    if size < _ONE_READ_BYTES:
+        data = os.read(descriptor, size)
+        if len(data) == size:
+            return data
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    # One read gives at most 2 GiB on Linux, and less over some network file systems. A buffered reader fills one bytes object
+    # of the whole size, however many reads that takes; parts that are joined take the memory twice.
+    with open(descriptor, "rb", closefd=False) as file:
+        data = file.read(size)
+    if len(data) < size:
+        raise Unfit("changed", f"{size:,} bytes when opened, only {len(data):,} could be read")
+    return data
 
 
 @dataclass(frozen=True, slots=True)

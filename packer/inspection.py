@@ -100,8 +100,11 @@ class Inspection:
         if self._pool is not None:
             self._pool.close()
 
-    def scan(self) -> Listing:
+    def scan(self, shuffle: int | None = None) -> Listing:
         """List the candidate files.
+
+        Args:
+            shuffle: seed of a random order to list them in; ``None`` for the order of their names.
 
         Raises:
             InputError: there are none, their labels would be a guess, their classes are too many, or the list of checksums is
@@ -129,6 +132,8 @@ class Inspection:
                 f"{self._root}: the names of its {len(names):,} classes are longer together than a manifest can hold. "
                 "Use shorter names, or --labels none."
             )
+        if shuffle is not None:
+            self.listing = self.listing.shuffled(shuffle)
         return self.listing
 
     def verdicts(self) -> Iterator[tuple[Source, Verdict]]:

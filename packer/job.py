@@ -102,9 +102,7 @@ class Job:
 
     def _pack(self, journal: Journal) -> dict[str, Any]:
         inspection = self._inspection
-        listing = inspection.scan()
-        if self._options.shuffle is not None:
-            listing = inspection.listing = listing.shuffled(self._options.shuffle)
+        listing = inspection.scan(self._options.shuffle)
         read_from = self._take_over(listing, journal)
         self._require_space(listing)
         path = Path(self._staging.folder, REPORT_FILE)

@@ -138,7 +138,7 @@ class JobLock:
 
     def _held(self, where: str = "") -> OutputError:
         cure = " If it is gone, remove that file." if where else ""
-        return OutputError(f"{self._target}: another job is packing to it right now{where} (it holds {self._path}).{cure}")
+        return OutputError(f"{self._target}: another job is writing to it right now{where} (it holds {self._path}).{cure}")
 
     def _is_at_path(self) -> bool:
         try:

@@ -97,7 +97,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from packer.errors import CorruptDatasetError, DatasetError, OutputError
+from packer.errors import CorruptDatasetError, DatasetError, LaterLayoutError, OutputError
 from packer.files import read_regular_file
 from packer.index import INDEX_FILE, NAMES_FILE, Index, index_size
 from packer.model import NO_LABEL, Unfit
@@ -235,7 +235,8 @@ def load_manifest(folder: Path) -> Manifest:
     except MemoryError:
         raise DatasetError.at(path, "not enough memory to read it") from None
     except _ManifestError as problem:
-        raise CorruptDatasetError.at(path, _shortened(str(problem))) from None
+        kind = LaterLayoutError if isinstance(problem, _LaterLayoutError) else CorruptDatasetError
+        raise kind.at(path, _shortened(str(problem))) from None
     # json raises ValueError and RecursionError, the look-ups below KeyError and TypeError: all mean the same here.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptDatasetError.at(path, _shortened(f"is no manifest ({type(error).__name__}: {error})")) from None
@@ -268,6 +269,10 @@ class _ManifestError(Exception):
     pass
 
 
+class _LaterLayoutError(_ManifestError):
+    """The layout is none that is known here."""
+
+
 def _values(data: bytes) -> int:
     """At least the number of values in JSON, without parsing it: each but the first follows a comma or an opening bracket."""
     return data.count(b",") + data.count(b"[") + data.count(b"{")
@@ -296,14 +301,14 @@ def _finite(text: str) -> float:
 
 def _from_json(content: dict[str, Any]) -> Manifest:
     layout = content["layout"]
-    if layout != LAYOUT_VERSION:
-        raise _ManifestError(
+    if type(layout) is not int or layout != LAYOUT_VERSION:
+        raise _LaterLayoutError(
             f"layout version {layout!r}, this packer reads version {LAYOUT_VERSION}; a newer packer may read it"
         )
     # Before anything is done with them that takes their size several times.
     (only_field,) = content["fields"]
     _require_length("format", content["format"], _MAX_WORD)
-    _require_length("shared header", only_field["header"], _MAX_HEADER_BYTES * 4 // 3)
+    _require_length("shared header", only_field["header"], -(-_MAX_HEADER_BYTES // 3) * 4)
     digest = content.pop("digest")
     if digest != _self_digest(content):
         raise _ManifestError("its contents are not those that were written (the digest differs)")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import subprocess
 import sys
 import threading
@@ -23,17 +22,15 @@ import xxhash
 from numpy.typing import NDArray
 
 from packer import formats
-from packer.check.worker import _die_with_parent, _read_requests, _take_over_stdout, _write_no_large_file
+from packer.children import TICK_S, begin_child, end_child, end_with_parent, how_it_ended, start_child
 from packer.errors import DatasetError, PackerError
 from packer.index import Index
 from packer.manifest import Manifest, load_manifest
 from packer.model import display_name
 from packer.store import Store
-from packer.workers import _PLATFORM, _TICK_S, _end, _how_it_ended
 
 __all__ = ["main", "native_findings"]
 
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from packer.native import main; main()"
 _SILENCE_S = 600.0  # without a sample; one may be many gigabytes on a slow server, and a library may sort before the first
 _MAX_LINE_BYTES = 1 << 16
 _MAX_PROBLEM = 500  # characters; a library may repeat what a crafted file holds
@@ -66,13 +63,7 @@ def native_findings(store: Store, wrong: NDArray[np.bool_]) -> Iterator[int | tu
         yield None, f"no format {manifest.format!r} is known; there are {', '.join(formats.names())}"
         return
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, json.dumps(sys.path), os.fspath(store.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            **_PLATFORM,
-        )
+        process = start_child(__name__, os.fspath(store.path), stderr=subprocess.DEVNULL)
     except OSError as error:
         raise PackerError(f"the process that reads cannot be started ({sys.executable}): {error.strerror}") from error
     with _Listener(process) as listener:
@@ -129,13 +120,13 @@ class _Listener:
         try:
             self._thread.start()
         except RuntimeError as error:
-            _end(self._process)
+            end_child(self._process)
             raise PackerError(f"the process that reads cannot be watched: {error}") from error
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._done.set()
-        _end(self._process)
+        end_child(self._process)
         self._thread.join()
 
     def next(self) -> Any:
@@ -156,15 +147,15 @@ class _Listener:
         if not self._is_over:
             # Its pipe closes a moment before it has ended. What still runs says nonsense: a file has taken it over.
             try:
-                return _how_it_ended(self._process.wait(_TICK_S * 10))
+                return how_it_ended(self._process.wait(TICK_S * 10))
             except subprocess.TimeoutExpired:
                 return "said what makes no sense"
         return f"read nothing for {_SILENCE_S:g} s"
 
     def _watch(self) -> None:
-        while not self._done.wait(_TICK_S):
+        while not self._done.wait(TICK_S):
             if self._is_listening:
-                self._remaining -= _TICK_S
+                self._remaining -= TICK_S
                 if self._remaining <= 0:
                     self._is_over = True
                     self._process.kill()
@@ -175,14 +166,12 @@ class _Listener:
 
 
 def main() -> None:
-    """Read the dataset given as the second argument, and say on standard output what is wrong with it."""
-    _die_with_parent()
-    _write_no_large_file()
-    answers = _take_over_stdout()
+    """Read the dataset given as the last argument, and say on standard output what is wrong with it."""
+    answers = begin_child()
     out = answers.fileno()
     sys.modules["torch"] = None  # type: ignore[assignment]  # webdataset loads it where it can, and takes seconds for it
-    threading.Thread(target=_read_requests, args=(queue.SimpleQueue(),), daemon=True).start()
-    folder = Path(sys.argv[2])
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    folder = Path(sys.argv[-1])
     manifest = load_manifest(folder)
     container = formats.get(manifest.format)
     _say(out, _READY)

@@ -118,7 +118,7 @@ class Progress:
     """How far a job is.
 
     Attributes:
-        stage: ``"scan"``, ``"resume"``, ``"pack"``, ``"check"``, ``"convert"`` or ``"verify"``.
+        stage: ``"scan"``, ``"resume"``, ``"pack"``, ``"check"``, ``"convert"``, ``"unpack"`` or ``"verify"``.
         done: files looked at (scan, resume, pack, check) or samples read back (verify).
         total: how many there are, ``None`` while that is not known.
         done_bytes: bytes of the files done.

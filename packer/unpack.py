@@ -193,7 +193,7 @@ def _write_all(
                 raise _cannot_write(store, number, name, error) from error
             written += len(payload)
         if (number + 1) % _PROGRESS_EVERY == 0 or number + 1 == len(store):
-            on_progress(Progress("verify", number + 1, len(store), written, damaged))
+            on_progress(Progress("unpack", number + 1, len(store), written, damaged))
     return len(store) - damaged, written, damaged
 
 

@@ -1,23 +1,18 @@
-"""One checking process (``packer.check.worker``) as the packing process sees it: started, asked, timed, ended.
-
-Why not multiprocessing or pebble: both start their workers through ``__main__``, which runs a user's script again where it
-has no ``if __name__ == "__main__"`` (pebble then raises BrokenProcessPool), and both leave a resource tracker that prints
-when the parent is killed. Measured on two cores: 20 deaths in a row cost pebble 1.03 s.
-"""
+"""One checking process (``packer.check.worker``) as the packing process sees it: started, asked, timed, ended."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from typing import IO, Any
+from typing import IO
 
 from packer.check.worker import decode_verdict
+from packer.children import TICK_S, end_child, how_it_ended, start_child
 from packer.errors import PackerError
 from packer.model import Skipped, Verdict
 
@@ -26,16 +21,8 @@ __all__ = ["Worker", "WorkerFailure", "no_thread"]
 _MAX_ERROR_BYTES = 1 << 20
 _STARTS = 10  # of a worker that is ended from outside while it starts
 _START_S = 300.0  # until a worker has loaded its decoders; a network folder may be slow
-_TICK_S = 0.5
 _ENDED_FROM_OUTSIDE = frozenset({-1, -2, -9, -15})  # SIGHUP, SIGINT, SIGKILL (also for lack of memory), SIGTERM
-_BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from packer.check.worker import main; main()"
-
-# A session of its own: Ctrl-C in a terminal goes to the packing process alone, which then ends its workers.
-_PLATFORM: dict[str, Any] = (
-    {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
-    if sys.platform == "win32"
-    else {"start_new_session": True}
-)
+_MODULE = "packer.check.worker"
 
 
 class WorkerFailure(Exception):  # noqa: N818 - a verdict on the file
@@ -53,11 +40,7 @@ class WorkerFailure(Exception):  # noqa: N818 - a verdict on the file
 
 
 class _TimeLimit:
-    """Kills a process unless the context ends in time.
-
-    Short waits are counted, and no clock is read: a job that is stopped for an hour (Ctrl-Z, a batch system that suspends
-    it) and then goes on must not find all its files too slow.
-    """
+    """Kills a process unless the context ends in time."""
 
     def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
         self.is_over = False
@@ -80,9 +63,9 @@ class _TimeLimit:
     def _watch(self) -> None:
         remaining = self._seconds
         while remaining > 0:
-            if self._done.wait(min(remaining, _TICK_S)):
+            if self._done.wait(min(remaining, TICK_S)):
                 return
-            remaining -= _TICK_S
+            remaining -= TICK_S
         self.is_over = True
         self._process.kill()
 
@@ -109,16 +92,10 @@ class Worker:
         with self._lock:
             if self._stopped:
                 raise PackerError("the checking workers were stopped")
-            _end(self._process)
+            end_child(self._process)
             self._ready, self._files = False, 0
             try:
-                self._process = process = subprocess.Popen(
-                    [sys.executable, "-c", _BOOT, json.dumps(sys.path)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=self._errors,
-                    **_PLATFORM,
-                )
+                self._process = process = start_child(_MODULE, stderr=self._errors)
             except OSError as error:
                 raise PackerError(
                     f"a checking worker cannot be started ({sys.executable}): {error.strerror}. Fewer --workers may help."
@@ -148,14 +125,14 @@ class Worker:
         process.wait()
         if limit.is_over:
             raise WorkerFailure(Skipped("timeout", f"not checked within {self._timeout_s:g} s"), sure=True)
-        how = Skipped("worker_died", f"the process that checked it {_how_it_ended(process.returncode)}")
+        how = Skipped("worker_died", f"the process that checked it {how_it_ended(process.returncode)}")
         raise WorkerFailure(how, sure=is_new and process.returncode not in _ENDED_FROM_OUTSIDE)
 
     def stop(self) -> None:
         """End the process for good, whatever it is doing."""
         with self._lock:
             self._stopped = True
-        _end(self._process)
+        end_child(self._process)
         self._errors.close()
 
     def _serving(self) -> subprocess.Popen[bytes]:
@@ -175,7 +152,7 @@ class Worker:
                 raise PackerError(f"a checking worker did not start within {_START_S:g} s")
             if status not in _ENDED_FROM_OUTSIDE:
                 break
-        raise PackerError(f"a checking worker did not start: it {_how_it_ended(status)}{self._last_words()}")
+        raise PackerError(f"a checking worker did not start: it {how_it_ended(status)}{self._last_words()}")
 
     def _forget_words(self) -> None:
         """Decoders print their complaints by the million; the file is shared with the worker, its position included."""
@@ -211,18 +188,6 @@ def _read_line(process: subprocess.Popen[bytes]) -> bytes:
     return process.stdout.readline() if process.stdout is not None else b""
 
 
-def _end(process: subprocess.Popen[bytes] | None) -> None:
-    """Kill a process, if it still runs, and close its pipes."""
-    if process is None:
-        return
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError, ValueError):
-                pipe.close()
-
-
 def _memory_file() -> IO[bytes]:
     """Where a worker's complaints go: memory on Linux, since a job must not need a folder for temporary files."""
     try:
@@ -231,17 +196,6 @@ def _memory_file() -> IO[bytes]:
         return tempfile.TemporaryFile()
     except OSError as error:
         raise PackerError(f"a checking worker cannot be started: {error.strerror}. Fewer --workers may help.") from error
-
-
-def _how_it_ended(status: int) -> str:
-    if status >= 0:
-        return f"ended with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    hint = ", probably for lack of memory" if name == "SIGKILL" else ""
-    return f"was ended by {name}{hint}"
 
 
 def no_thread(error: RuntimeError) -> PackerError:

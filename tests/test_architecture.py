@@ -25,12 +25,26 @@ ROOT = Path(packer.__file__).parent
 
 LAYERS = (
     {"errors", "model", "cpus"},
-    {"exif", "files", "filetree", "locks", "names", "npyheader", "pngchunks", "buffers", "permutation", "tensors"},
+    {"exif", "files", "filetree", "locks", "names", "npyheader", "pngchunks", "buffers", "children", "permutation", "tensors"},
     {"check", "checksums", "index", "manifest", "plan"},
     {"duplicates", "journal", "listing", "labels", "scan", "report", "commit", "options"},
     {"formats", "checkers", "workers", "intake", "inspection", "quarantine", "estimate"},
     {"extents", "store", "walk", "proof", "batches", "samples", "resize", "selection", "decode"},
-    {"assembly", "convert", "pack", "job", "checking", "verify", "native", "decodable", "unpack", "dryrun", "datasets", "demo", "sampler"},
+    {
+        "assembly",
+        "convert",
+        "pack",
+        "job",
+        "checking",
+        "verify",
+        "native",
+        "decodable",
+        "unpack",
+        "dryrun",
+        "datasets",
+        "demo",
+        "sampler",
+    },
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )

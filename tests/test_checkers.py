@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import packer.children
 import packer.workers
 from packer.check import CheckSettings
 from packer.checkers import CheckPool
@@ -267,14 +268,14 @@ def test_crash_that_an_earlier_file_has_prepared_costs_no_file(tmp_path: Path, u
 
 def test_worker_that_something_ends_while_it_starts_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     once = f"import os, signal\ntry: os.mkdir({str(tmp_path / 'mark')!r})\nexcept OSError: pass\n"
-    monkeypatch.setattr(packer.workers, "_BOOT", f"{once}else: os.kill(os.getpid(), signal.SIGKILL)\n{packer.workers._BOOT}")
+    monkeypatch.setattr(packer.children, "_BOOT", f"{once}else: os.kill(os.getpid(), signal.SIGKILL)\n{packer.children._BOOT}")
     with pool(tmp_path, workers=1) as checkers:
         assert outcomes(checkers.verdicts(sources(["fine1", "fine2"]))) == {}
     assert (tmp_path / "mark").exists()
 
 
 def test_worker_that_never_starts_does_not_keep_the_job_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packer.workers, "_BOOT", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    monkeypatch.setattr(packer.children, "_BOOT", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
     monkeypatch.setattr(packer.workers, "_START_S", 0.5)
     with pool(tmp_path, workers=1) as checkers, pytest.raises(PackerError, match=r"did not start within 0\.5 s"):
         list(checkers.verdicts(sources(["fine"])))

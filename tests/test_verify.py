@@ -17,9 +17,9 @@ import lmdb
 import numpy as np
 import pytest
 
+import packer.children
 import packer.native
 import packer.verify
-import packer.workers
 from packer import OptionError, formats, verify_dataset
 from packer.cli.app import run
 from packer.model import TYPES_BY_NAME
@@ -220,9 +220,10 @@ def test_a_crafted_lmdb_that_crashes_its_library_is_a_finding_that_names_signal_
     assert "SIGSEGV" in output or "SIGBUS" in output
 
 
-def child_that(monkeypatch: pytest.MonkeyPatch, deed: str, module: Any = packer.native) -> None:
+def child_that(monkeypatch: pytest.MonkeyPatch, deed: str) -> None:
     """Have the processes that read do something first: ``deed`` is Python code."""
-    monkeypatch.setattr(module, "_BOOT", f"import os, sys, time; {module._BOOT.partition('; ')[0]}\n{deed}\n{module._BOOT}")
+    boot = packer.children._BOOT
+    monkeypatch.setattr(packer.children, "_BOOT", f"import os, sys, time; {boot.partition('; ')[0]}\n{deed}\n{boot}")
 
 
 AFTER_ONE = """
@@ -269,15 +270,15 @@ def test_a_decoder_that_crashes_costs_its_sample(packed: dict[str, Path], monkey
         "def crash(path, *rest):\n    if path.endswith(b'/4'): os.kill(os.getpid(), 11)\n    return decode(path, *rest)\n"
         "found.decode_sample = crash"
     )
-    child_that(monkeypatch, deed, packer.workers)
+    child_that(monkeypatch, deed)
     (finding,) = findings(packed["lmdb"], "decode")
     assert (finding.index, finding.name) == (4, "dog/5.jpg")
     assert "SIGSEGV" in finding.problem
 
 
 STOPPED_IN_THE_MIDDLE = """
-import sys, packer.native
-packer.native._BOOT = {boot!r}
+import sys, packer.children
+packer.children._BOOT = {boot!r}
 from packer.cli import main
 main()
 """
@@ -290,7 +291,7 @@ def test_the_process_that_reads_ends_when_pack_is_killed(
     told = tmp_path / "told"
     deed = f"open({str(told)!r}, 'w').write(f'{{os.getpid()}} '); import ctypes; ctypes.PyDLL(None).sleep(600)"
     child_that(monkeypatch, AFTER_ONE.format(deed=deed))
-    code = STOPPED_IN_THE_MIDDLE.format(boot=packer.native._BOOT)
+    code = STOPPED_IN_THE_MIDDLE.format(boot=packer.children._BOOT)
     job = subprocess.Popen([sys.executable, "-c", code, "verify", "--level", "native", packed["lmdb"]], env=environment())
     assert wait_until(lambda: told.exists() and told.read_text().endswith(" "))
     child = int(told.read_text())

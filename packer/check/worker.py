@@ -6,29 +6,25 @@ in the process that packs. Bytes travel as Latin-1 text.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import os
 import queue
-import signal
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from packer.check import CheckSettings, load_decoders
+from packer.children import begin_child, end_with_parent
 from packer.model import Kept, Note, Skipped, Verdict
 
 __all__ = ["decode_verdict", "encode_verdict", "main"]
-
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 _RLIMIT_BASE_BYTES = 512 << 20
 _RLIMIT_BYTES_A_PIXEL = 10  # a progressive JPEG keeps 6 for its coefficients and Pillow 4; a lossless WebP 4 and 4
 _RLIMIT_FILE_COPIES = 4
 _COMMON_FILE_BYTES = 64 << 20
-_MAX_FILE_BYTES = 16 << 20  # of standard error, the only file that a worker writes
 
 CheckFunction = Callable[[bytes, CheckSettings, str], Verdict]
 
@@ -62,9 +58,7 @@ def decode_verdict(values: list[Any]) -> Verdict:
 
 def main() -> None:
     """Serve until standard input ends. The first line says how to check."""
-    _die_with_parent()
-    _write_no_large_file()
-    answers = _take_over_stdout()
+    answers = begin_child()
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     first = sys.stdin.buffer.readline()
     if not first:
@@ -75,7 +69,7 @@ def main() -> None:
     settings = CheckSettings(**start["settings"])
     root = start["root"].encode("latin-1")
     memory = _MemoryLimit(settings.max_pixels)
-    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
+    threading.Thread(target=end_with_parent, args=(requests.put,), daemon=True).start()
     _answer(answers, "ready")
     while True:
         verdicts = []
@@ -128,37 +122,6 @@ class _MemoryLimit:
         if wanted != self._current:
             self._set(self._what, (wanted, self._hard))
             self._current = wanted
-
-
-def _die_with_parent() -> None:
-    """Linux: be killed when the packing process is, even while a decoder hangs without ever letting another thread run."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _write_no_large_file() -> None:
-    """A hundred crashes must not fill the disk with the memory of a hundred workers, nor one decoder with its complaints."""
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        if hard == resource.RLIM_INFINITY or hard > _MAX_FILE_BYTES:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
-
-
-def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:
-    for line in sys.stdin.buffer:
-        requests.put(line)
-    # The packing process is done, or was killed: end at once, even in the middle of a file whose decoder hangs.
-    os._exit(0)
-
-
-def _take_over_stdout() -> BinaryIO:
-    """Keep the pipe to ourselves and point descriptor 1 at standard error: C libraries print, and must not into it."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return answers
 
 
 def _answer(answers: BinaryIO, value: object) -> None:

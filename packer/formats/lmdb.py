@@ -32,6 +32,7 @@ from pathlib import Path
 import lmdb
 import numpy as np
 
+from packer.errors import OutputError
 from packer.formats._base import Candidates, Estimate, Format, NativeSample, fill
 from packer.model import Extent, Sample, sample_key
 from packer.plan import WritePlan
@@ -64,7 +65,8 @@ class _Writer:
             if self._used > self._space:
                 # A file grew after the scan had seen it.
                 self._commit(2 * self._used)
-            self._transaction.put(f"{sample.key}.{sample.type.extension}".encode(), payload, append=True)
+            if not self._transaction.put(f"{sample.key}.{sample.type.extension}".encode(), payload, append=True):
+                raise OutputError(f"{self._path}: no more than {10**9:,} samples are in order there. Use webdataset.")
             self._uncommitted += len(payload)
             if self._uncommitted >= _COMMIT_BYTES:
                 self._commit()
