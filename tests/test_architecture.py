@@ -30,21 +30,8 @@ LAYERS = (
     {"duplicates", "journal", "listing", "labels", "scan", "report", "commit", "options"},
     {"formats", "checkers", "workers", "intake", "inspection", "quarantine", "estimate"},
     {"extents", "store", "walk", "proof", "batches", "samples", "resize", "selection", "decode"},
-    {
-        "assembly",
-        "convert",
-        "pack",
-        "job",
-        "checking",
-        "verify",
-        "native",
-        "decodable",
-        "unpack",
-        "dryrun",
-        "datasets",
-        "demo",
-        "sampler",
-    },
+    {"assembly", "pack", "job", "convert", "dryrun", "checking", "verify", "native", "decodable", "unpack"}
+    | {"datasets", "demo", "sampler"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )

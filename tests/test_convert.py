@@ -17,6 +17,7 @@ from packer.errors import CorruptDatasetError, CorruptSampleError, InputError, O
 from packer.manifest import load_manifest
 from packer.plan import ShardLimits
 from packer.store import Store
+from tests.forgery import forge
 from tests.inputs import jpeg, npy, pack, png, write_tree
 
 PAIRS = list(itertools.permutations(formats.names(), 2))
@@ -156,3 +157,20 @@ def test_command_line(
     assert "exists already" in capsys.readouterr().err
     assert run(["convert", "nowhere", "-f", "lmdb"]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_type_that_no_version_here_knows_is_named(packed: dict[str, Path], tmp_path: Path) -> None:
+    source = convert_dataset(packed["lmdb"], "lmdb", output=tmp_path / "source").output
+    forge(source, change=lambda records: records["data"].__setitem__("type", 99))
+    with pytest.raises(CorruptDatasetError, match="sample 0 has type 99"):
+        convert_dataset(source, "hdf5")
+    assert os.listdir(tmp_path) == ["source"]
+
+
+def test_header_as_long_as_headers_may_be_is_shared_and_read(tmp_path: Path) -> None:
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
+    size = (1 << 20) - 12
+    header = b"\x93NUMPY\x02\x00" + size.to_bytes(4, "little") + text.ljust(size - 1) + b"\n"
+    files = {f"{i}.npy": header + bytes([i] * 8) for i in range(2)}
+    output = pack(write_tree(tmp_path / "in", files), "hdf5").output
+    assert [payload for _, _, payload in contents(output)] == list(files.values())
