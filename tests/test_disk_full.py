@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
 import re
 import resource
@@ -11,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,22 @@ from packer import OutputError, PackOptions, formats, pack_folder
 from packer.options import Progress
 from packer.plan import ShardLimits
 from tests.check_hooks import environment, lines
-from tests.inprocess import WorkerInThisProcess, in_a_copy
-from tests.inputs import npy, write_tree
+from tests.inputs import judging_here, npy, write_tree
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="limits are set in a fork of this process")
 
 COUNT = 40
 POINTS = 20
-_NEW_NAMESPACE, _PRIVATE, _REMOUNT = 0x20000, 0x44000, 0x20
+_NEW_NAMESPACE, _PRIVATE = 0x20000, 0x44000
 
 
 @pytest.fixture(autouse=True)
-def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packer.checkers, "Worker", WorkerInThisProcess)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Files are checked in this process, four at a time, and hardly ahead of the writer."""
     monkeypatch.setattr(packer.checkers, "_CHUNK_FILES", 4)
     monkeypatch.setattr(packer.checkers, "_AHEAD_PER_WORKER", 1)
+    with judging_here():
+        yield
 
 
 @pytest.fixture
@@ -52,6 +54,27 @@ def pack(source: Path, format_name: str, output: Path, on_progress: Any = None, 
     options = PackOptions(format=format_name, output=output, limits=limits, workers=1, **values)
     folder = pack_folder(source, options, on_progress).output
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def in_a_copy(work: Callable[[], Any]) -> Any:
+    """Run something in a fork of this process, and give its JSON value back; an exception's text raises ``AssertionError``."""
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            answer = {"value": work()}
+        except BaseException as error:  # nothing may go on in the copy
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        with open(sender, "wb") as pipe:  # noqa: PTH123 - a descriptor
+            pipe.write(json.dumps(answer).encode())
+        os._exit(0)
+    os.close(sender)
+    with open(receiver, "rb") as pipe:  # noqa: PTH123 - a descriptor
+        text = pipe.read()
+    os.waitpid(child, 0)
+    answer = json.loads(text or b'{"error": "it ended without an answer"}')
+    assert "error" not in answer, answer["error"]
+    return answer["value"]
 
 
 def limited(size: int, work: Callable[[], Any]) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,7 @@ from packer.intake import Intake
 from packer.model import Source, Verdict
 from packer.options import Progress, Summary
 from packer.plan import ShardLimits
-from tests.inprocess import WorkerInThisProcess
-from tests.inputs import npy, write_tree
+from tests.inputs import judging_here, npy, write_tree
 
 COUNT = 20
 FILES = {f"{'ab'[i >= 11]}/{i:02d}.npy": npy(np.full(1 + i % 3, i)) for i in range(COUNT)}
@@ -34,8 +33,9 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packer.checkers, "Worker", WorkerInThisProcess)
+def no_processes() -> Iterator[None]:
+    with judging_here():
+        yield
 
 
 @pytest.fixture
