@@ -139,7 +139,7 @@ def test_more_values_than_are_read_are_not_written(tmp_path: Path, monkeypatch: 
     root = write_tree(tmp_path / "in", {f"{i:02d}/1.npy": npy([i]) for i in range(90)})
     with pytest.raises(OutputError, match="90 classes and 1 shards are more than a manifest holds"):
         pack_here(root)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert not (tmp_path / "in.lmdb").exists()
 
 
 @pytest.mark.parametrize("case", AT_A_SAMPLE)
