@@ -101,7 +101,7 @@ class Journal:
         self._lock = threading.Lock()
         self._end = 0
         self._descriptor = os.open(path, _FLAGS, 0o666)
-        self._reader = os.fdopen(os.dup(self._descriptor), "rb")
+        self._reader = path.open("rb")  # opened again, since a duplicate would share the position with what is written
         try:
             found = self._load()
             self._own = self._end  # where this run's lines begin
@@ -175,11 +175,12 @@ class Journal:
         self._write([{**values, "chain": shard.chain}])
 
     def close(self) -> None:
-        """Close the file."""
-        if self._descriptor != -1:
-            self._reader.close()
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """Close the file; a worker that is just done then writes nothing any more, here or where its number is used again."""
+        with self._lock:
+            if self._descriptor != -1:
+                self._reader.close()
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def _write(self, rows: list[Any]) -> None:
         lines = []
@@ -187,6 +188,8 @@ class Journal:
             text = json.dumps(row, separators=(",", ":")).encode()
             lines.append(b"%016x %b\n" % (xxhash.xxh3_64_intdigest(text), text))
         with self._lock:
+            if self._descriptor == -1:
+                return
             for row, line in zip(rows, lines, strict=True):
                 if isinstance(row, list):
                     self._remember(row, self._end)

@@ -146,6 +146,33 @@ def test_many_threads_may_write(tmp_path: Path) -> None:
     assert digests(tmp_path / "j", *names) == [100 * n + i for n in range(4) for i in range(50)]
 
 
+def test_verdict_is_found_while_others_are_written(tmp_path: Path) -> None:
+    """A write moved the position that was read from, and the file was checked again."""
+    names = [f"{i}" for i in range(300)]
+    write(tmp_path / "j", {name: kept(int(name)) for name in names})
+    with journal(tmp_path / "j") as opened:
+        readline = opened._reader.readline
+
+        class Reader:
+            seek = opened._reader.seek
+            close = opened._reader.close
+
+            def readline(self) -> bytes:
+                opened.add([source("new")], [kept()])
+                return readline()
+
+        opened._reader = Reader()  # type: ignore[assignment]
+        assert [opened.find(source(name)) for name in reversed(names)] == [kept(int(name)) for name in reversed(names)]
+
+
+def test_closed_journal_takes_nothing_any_more(tmp_path: Path) -> None:
+    """Workers may still be at something, and another file may have its descriptor's number."""
+    with journal(tmp_path / "j") as opened:
+        opened.add([source("a")], [kept(1)])
+    opened.add([source("b")], [kept(2)])
+    assert digests(tmp_path / "j", "a", "b") == [1, None]
+
+
 # Whether a file is as it was
 
 
