@@ -68,7 +68,7 @@ class _Group(click.Group):
 
 def _refuse_mistyped_command(args: list[str], commands: list[str]) -> None:
     word = args[0]
-    if word.startswith("-") or os.sep in word:
+    if word.startswith("-") or os.sep in word or word == _DEFAULT:
         return
     try:
         os.lstat(word)
