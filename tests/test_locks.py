@@ -79,7 +79,7 @@ def test_second_job_is_refused_until_the_first_has_ended(source: Path, format_na
     output = pack(source, look, format=format_name)
     assert refusals
     assert set(refusals) == {
-        f"{output}: another job is packing to it right now (it holds {output.with_name(f'.{output.name}.partial')}/lock)."
+        f"{output}: another job is writing to it right now (it holds {output.with_name(f'.{output.name}.partial')}/lock)."
     }
     assert len(open_dataset(pack(source, format=format_name, overwrite=True))) == 6
 
@@ -107,7 +107,7 @@ def test_two_jobs_at_once_give_one_output_and_one_message(source: Path, tmp_path
     else:
         assert (second.returncode, second.stdout) == (1, "")
         (line,) = lines(second.stderr)
-        assert "another job is packing to it right now" in line
+        assert "another job is writing to it right now" in line
     assert len(open_dataset(tmp_path / "out")) == 300
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
