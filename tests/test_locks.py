@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -254,3 +255,25 @@ def test_job_that_was_overtaken_finds_out_as_it_goes_on(source: Path, overtaken:
     with pytest.raises(OutputError, match="another job took over while this one stood still; nothing was put there"):
         pack(source, stand_still)
     assert seen[-1] == ("pack", 2)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_job_that_was_overtaken_puts_nothing_there_and_takes_no_lock_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the other has just begun, and there is nothing but its lock."""
+    target = tmp_path / "out"
+    staging = Staging(target, overwrite=False).__enter__()
+    write_tree(staging.folder, {"data.mdb": b"x"})
+    os.utime(staging.partial / "lock", (1, 1))
+    monkeypatch.setattr(socket, "gethostname", lambda: ELSEWHERE)
+    other = JobLock(staging.partial / "lock", target)
+    with pytest.raises(OutputError, match="another job took over while this one stood still; nothing was put there"):
+        staging.commit(b"{}", ["data.mdb"])
+    assert not target.exists()
+    for entry in staging.partial.iterdir():
+        if entry.name != "lock":
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    staging.__exit__(None, None, None)
+    assert (staging.partial / "lock").exists()
+    other.release()
