@@ -105,6 +105,7 @@ class Journal:
         try:
             found = self._load()
             self._own = self._end  # where this run's lines begin
+            self._was_useful = bool(self._keys or self.shards)
             if found is None:
                 os.ftruncate(self._descriptor, 0)
                 self._end = self._own = 0
@@ -122,8 +123,8 @@ class Journal:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether there is something from earlier runs."""
-        return self._own > 0
+        """Whether there is something from earlier runs that this one need not do again."""
+        return self._was_useful
 
     def find(self, source: Source) -> Verdict | None:
         """The verdict on a file that is as it was, where there is one.

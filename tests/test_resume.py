@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -267,6 +268,23 @@ def test_all_shards_are_made_anew_where_labels_moved(source: Path, sharded: str)
 
 
 # Options
+
+
+@pytest.mark.parametrize("check", ["full", "none"])
+def test_unfinished_output_without_anything_to_go_on_from_is_called_started_over(
+    source: Path, check: str, format_name: str
+) -> None:
+    """It said that it went on, and that no files had been looked at already."""
+
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):  # nothing may go on in the copy
+            run(source, format_name, lambda progress: os._exit(9), check=check)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert source.with_name(f".in.{format_name}.partial").exists()
+    summary = run(source, format_name, check=check)
+    assert (summary.resumed, summary.replaced_unfinished) == (None, True)
 
 
 def test_no_resume_starts_over_and_says_so(source: Path, sharded: str, checked: list[bytes]) -> None:
