@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import queue
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from packer.check import CheckSettings
 from packer.checksums import Checksums
 from packer.model import Source, Verdict
-from packer.workers import Worker, WorkerFailure, no_thread
+from packer.nursery import Nursery
+from packer.workers import WORKER_MODULE, Worker, WorkerFailure, no_thread
 
 __all__ = ["CheckPool"]
 
@@ -57,33 +59,45 @@ class CheckPool:
         self._checksums = checksums
         self._record = record
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        self._workers = [Worker(json.dumps(start).encode() + b"\n", timeout_s) for _ in range(workers)]
+        self._nursery = Nursery(WORKER_MODULE) if sys.platform.startswith("linux") else None
+        greeting = json.dumps(start).encode() + b"\n"
+        self._workers = [Worker(greeting, timeout_s, self._nursery) for _ in range(workers)]
         try:
+            # Before the scan, and all at once: loading the decoders takes a third of a second.
             for worker in self._workers:
-                worker.start()  # all at once, and before the scan: loading the decoders takes a quarter of a second
+                worker.start()
                 self._idle.put(worker)
         except BaseException:
-            for worker in self._workers:
-                worker.stop()
+            self._stop_workers()
             raise
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="packer-check")
 
     def close(self) -> None:
         """End all workers, whatever they are doing."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._stop_workers()
+        self._threads.shutdown(wait=True)
+
+    def _stop_workers(self) -> None:
         for worker in self._workers:
             worker.stop()
-        self._threads.shutdown(wait=True)
+        if self._nursery:
+            self._nursery.close()
 
     def verdicts(self, sources: Iterable[Source], known: Known = lambda source: None) -> Iterator[tuple[Source, Verdict]]:
         """Judge files in parallel, but for those whose verdict is known; results come in the order of the files."""
         pending: deque[tuple[list[Source], Future[list[Verdict]] | list[Verdict]]] = deque()
-        for chunk, found in _chunks(sources, known):
-            pending.append((chunk, found or self._submit(chunk)))
-            while len(pending) >= _AHEAD_PER_WORKER * len(self._workers):
+        try:
+            for chunk, found in _chunks(sources, known):
+                pending.append((chunk, found or self._submit(chunk)))
+                while len(pending) >= _AHEAD_PER_WORKER * len(self._workers):
+                    yield from _settle(*pending.popleft())
+            while pending:
                 yield from _settle(*pending.popleft())
-        while pending:
-            yield from _settle(*pending.popleft())
+        finally:
+            for _, verdicts in pending:  # who leaves early may ask for the same files again
+                if isinstance(verdicts, Future):
+                    verdicts.cancel()
 
     def recheck(self, source: Source) -> Verdict:
         """Judge one file now."""

@@ -14,10 +14,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import IO, Any, BinaryIO
+from collections.abc import Callable, Collection
+from typing import IO, Any, BinaryIO, Protocol
 
-__all__ = ["TICK_S", "begin_child", "end_child", "end_with_parent", "how_it_ended", "start_child"]
+__all__ = ["TICK_S", "Child", "begin_child", "end_child", "end_with_parent", "how_it_ended", "start_child"]
 
 TICK_S = 0.5
 """Time limits count waits of this length and read no clock: a job that is stopped for an hour (Ctrl-Z, a batch system that
@@ -38,13 +38,16 @@ _PLATFORM: dict[str, Any] = (
 # --------------------------------------------------------------------------------------------------------- in the parent
 
 
-def start_child(module: str, *arguments: str, stderr: IO[bytes] | int) -> subprocess.Popen[bytes]:
+def start_child(
+    module: str, *arguments: str, stderr: IO[bytes] | int, pass_fds: Collection[int] = ()
+) -> subprocess.Popen[bytes]:
     """Start an interpreter that calls ``main()`` of a module, with pipes to its standard input and output.
 
     Args:
         module: full name.
         arguments: found in ``sys.argv`` from place 3 on.
         stderr: where its standard error goes.
+        pass_fds: descriptors that it gets as well.
 
     Raises:
         OSError: it cannot be started.
@@ -54,11 +57,35 @@ def start_child(module: str, *arguments: str, stderr: IO[bytes] | int) -> subpro
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=stderr,
+        pass_fds=tuple(pass_fds),
+        # numpy's library for matrices otherwise starts a thread a core in each of them, which nobody uses.
+        env={"OPENBLAS_NUM_THREADS": "1", **os.environ},
         **_PLATFORM,
     )
 
 
-def end_child(process: subprocess.Popen[bytes] | None) -> None:
+class Child(Protocol):
+    """What is asked of a child process; ``subprocess.Popen`` is one."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Writes to its standard input."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Reads from its standard output."""
+
+    def poll(self) -> int | None:
+        """Its exit status, ``None`` while it runs."""
+
+    def wait(self) -> int:
+        """Wait until it has ended; returns its exit status."""
+
+    def kill(self) -> None:
+        """End it at once, unless it has ended."""
+
+
+def end_child(process: Child | None) -> None:
     """Kill a process, if it still runs, and close its pipes."""
     if process is None:
         return

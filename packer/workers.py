@@ -5,24 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
 from typing import IO
 
 from packer.check.worker import decode_verdict
-from packer.children import TICK_S, end_child, how_it_ended, start_child
+from packer.children import TICK_S, Child, end_child, how_it_ended, start_child
 from packer.errors import PackerError
 from packer.model import Skipped, Verdict
+from packer.nursery import ForkedWorker, Nursery
 
-__all__ = ["Worker", "WorkerFailure", "no_thread"]
+__all__ = ["WORKER_MODULE", "Worker", "WorkerFailure", "no_thread"]
 
 _MAX_ERROR_BYTES = 1 << 20
 _STARTS = 10  # of a worker that is ended from outside while it starts
 _START_S = 300.0  # until a worker has loaded its decoders; a network folder may be slow
 _ENDED_FROM_OUTSIDE = frozenset({-1, -2, -9, -15})  # SIGHUP, SIGINT, SIGKILL (also for lack of memory), SIGTERM
-_MODULE = "packer.check.worker"
+WORKER_MODULE = "packer.check.worker"
+"""What a worker runs, and the nursery that workers are forks of."""
 
 
 class WorkerFailure(Exception):  # noqa: N818 - a verdict on the file
@@ -42,7 +43,7 @@ class WorkerFailure(Exception):  # noqa: N818 - a verdict on the file
 class _TimeLimit:
     """Kills a process unless the context ends in time."""
 
-    def __init__(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+    def __init__(self, process: Child, seconds: float) -> None:
         self.is_over = False
         self._process = process
         self._seconds = seconds
@@ -71,19 +72,26 @@ class _TimeLimit:
 
 
 class Worker:
-    """One child process, started anew after each death."""
+    """One child process, started anew after each death.
 
-    def __init__(self, greeting: bytes, timeout_s: float) -> None:
+    Args:
+        greeting: the line that says how to check.
+        timeout_s: seconds that one request may take.
+        nursery: gives the process where there is one; without, it is an interpreter of its own.
+    """
+
+    def __init__(self, greeting: bytes, timeout_s: float, nursery: Nursery | None = None) -> None:
         self._greeting = greeting
         self._timeout_s = timeout_s
-        self._process: subprocess.Popen[bytes] | None = None
+        self._nursery = nursery
+        self._process: Child | None = None
         self._ready = False
         self._files = 0  # that the process has judged
         self._stopped = False
         self._lock = threading.Lock()  # a worker that is being stopped must not be started again by its thread
         self._errors = _memory_file()
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> Child:
         """Start the process, the old one's end included, and do not wait until it serves.
 
         Raises:
@@ -95,13 +103,21 @@ class Worker:
             end_child(self._process)
             self._ready, self._files = False, 0
             try:
-                self._process = process = start_child(_MODULE, stderr=self._errors)
+                self._process = process = self._new_process()
             except OSError as error:
                 raise PackerError(
                     f"a checking worker cannot be started ({sys.executable}): {error.strerror}. Fewer --workers may help."
                 ) from error
         _write(process, self._greeting)
         return process
+
+    def _new_process(self) -> Child:
+        if self._nursery:
+            try:
+                return self._nursery.fork(self._errors)
+            except OSError:
+                self._nursery = None  # it has ended
+        return start_child(WORKER_MODULE, stderr=self._errors)
 
     def ask(self, files: list[tuple[str, str]]) -> list[Verdict]:
         """Have files judged, each given by its name and its checksum.
@@ -122,11 +138,11 @@ class Worker:
                 self._forget_words()
                 return verdicts
             process.kill()  # a decoder that a hostile file has taken over, or that wrote into memory that is not its own
-        process.wait()
+        status = process.wait()
         if limit.is_over:
             raise WorkerFailure(Skipped("timeout", f"not checked within {self._timeout_s:g} s"), sure=True)
-        how = Skipped("worker_died", f"the process that checked it {how_it_ended(process.returncode)}")
-        raise WorkerFailure(how, sure=is_new and process.returncode not in _ENDED_FROM_OUTSIDE)
+        how = Skipped("worker_died", f"the process that checked it {how_it_ended(status)}")
+        raise WorkerFailure(how, sure=is_new and status not in _ENDED_FROM_OUTSIDE)
 
     def stop(self) -> None:
         """End the process for good, whatever it is doing."""
@@ -135,7 +151,7 @@ class Worker:
         end_child(self._process)
         self._errors.close()
 
-    def _serving(self) -> subprocess.Popen[bytes]:
+    def _serving(self) -> Child:
         """The process, started anew where it has died, once it has loaded its decoders."""
         for _ in range(_STARTS):
             process = self._process
@@ -144,7 +160,12 @@ class Worker:
             if self._ready:
                 return process
             with _TimeLimit(process, _START_S) as limit:
-                self._ready = _read_line(process).endswith(b"\n")
+                line = _read_line(process)
+            self._ready = line.endswith(b"\n")
+            if isinstance(process, ForkedWorker):
+                process.pid = int(line or 0)
+                if not self._ready:
+                    self._nursery = None  # something is wrong with it
             if self._ready:
                 return process
             status = process.wait()
@@ -177,14 +198,14 @@ def _verdicts(answer: bytes) -> list[Verdict]:
         return []
 
 
-def _write(process: subprocess.Popen[bytes], line: bytes) -> None:
+def _write(process: Child, line: bytes) -> None:
     with contextlib.suppress(OSError):  # a process that died shows as an empty answer as well
         if process.stdin is not None:
             process.stdin.write(line)
             process.stdin.flush()
 
 
-def _read_line(process: subprocess.Popen[bytes]) -> bytes:
+def _read_line(process: Child) -> bytes:
     return process.stdout.readline() if process.stdout is not None else b""
 
 

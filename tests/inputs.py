@@ -92,7 +92,7 @@ class _WorkerHere:
 
     _turn = threading.Lock()  # what decoders print is looked for in one descriptor
 
-    def __init__(self, greeting: bytes, timeout_s: float) -> None:
+    def __init__(self, greeting: bytes, timeout_s: float, nursery: object = None) -> None:
         self._root = json.loads(greeting)["root"]
         self._settings = CheckSettings(**json.loads(greeting)["settings"])
 

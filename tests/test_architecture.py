@@ -25,7 +25,20 @@ ROOT = Path(packer.__file__).parent
 
 LAYERS = (
     {"errors", "model", "cpus"},
-    {"exif", "files", "filetree", "locks", "names", "npyheader", "pngchunks", "buffers", "children", "permutation", "tensors"},
+    {
+        "exif",
+        "files",
+        "filetree",
+        "locks",
+        "names",
+        "npyheader",
+        "pngchunks",
+        "buffers",
+        "children",
+        "nursery",
+        "permutation",
+        "tensors",
+    },
     {"check", "checksums", "index", "manifest", "plan"},
     {"duplicates", "journal", "listing", "labels", "scan", "report", "commit", "options"},
     {"formats", "checkers", "workers", "intake", "inspection", "quarantine", "estimate"},

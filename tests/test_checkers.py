@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import packer.children
+import packer.nursery
 import packer.workers
 from packer.check import CheckSettings
 from packer.checkers import CheckPool
@@ -58,13 +59,13 @@ def outcomes(verdicts: Iterator[tuple[Source, Verdict]]) -> dict[str, str]:
 
 
 def workers_of(pid: int) -> list[int]:
-    """Process ids of the checking workers that a process has started."""
-    found = []
+    """Process ids of the checking workers that a process has started, and of the nursery that they are forks of."""
+    found: list[int] = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (status := _status(int(entry))):
             command = _read(f"/proc/{entry}/cmdline")
             if int(status[1]) == pid and status[0] not in "ZX" and "packer.check.worker" in command:
-                found.append(int(entry))
+                found += [int(entry), *workers_of(int(entry))]
     return found
 
 
@@ -413,6 +414,9 @@ def test_interpreter_that_is_gone_is_an_error_with_its_reason(tmp_path: Path, mo
 
 
 def test_worker_that_could_be_started_is_ended_when_another_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_fork(self: object, stderr: object) -> None:
+        raise BrokenPipeError
+
     popen = subprocess.Popen
     started: list[subprocess.Popen[bytes]] = []
 
@@ -423,6 +427,7 @@ def test_worker_that_could_be_started_is_ended_when_another_cannot(tmp_path: Pat
         return started[0]
 
     monkeypatch.setattr(subprocess, "Popen", first_only)
+    monkeypatch.setattr(packer.nursery.Nursery, "fork", no_fork)
     with pytest.raises(PackerError, match="temporarily unavailable"), pool(tmp_path, workers=2) as checkers:
         list(checkers.verdicts(sources(["fine"])))
     monkeypatch.undo()
@@ -448,7 +453,7 @@ def test_workers_end_when_the_packing_process_is_killed(what: str) -> None:
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n" + CHECK_FOREVER, what], env=environment()
     )
     try:
-        assert wait_until(lambda: len(workers_of(parent.pid)) == 2)
+        assert wait_until(lambda: len(workers_of(parent.pid)) == (3 if sys.platform == "linux" else 2))
         time.sleep(1.0)
         children = workers_of(parent.pid)
     finally:
@@ -513,3 +518,27 @@ def test_answer_that_makes_no_sense_costs_the_file_and_never_the_job(tmp_path: P
     with pool(tmp_path, workers=1, timeout_s=20) as checkers:
         found = outcomes(checkers.verdicts(sources(["fine0", f"{deed}1", "fine2"])))
     assert found == {f"{deed}1": "worker_died"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forks on Linux only")
+def test_workers_are_forks_of_one_process_that_has_loaded_the_decoders(tmp_path: Path) -> None:
+    with pool(tmp_path, workers=3) as checkers:
+        assert outcomes(checkers.verdicts(sources([f"fine{i}" for i in range(200)]))) == {}
+        assert len(workers_of(os.getpid())) == 4
+        direct = [pid for pid in workers_of(os.getpid()) if int(_status(pid)[1]) == os.getpid()]
+        assert len(direct) == 1
+    assert not workers_of(os.getpid())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forks on Linux only")
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_nursery_that_is_killed_costs_no_file(tmp_path: Path, when: str) -> None:
+    """The lack of memory that ends it is no file's fault: its workers, which end with it, become processes of their own."""
+    with pool(tmp_path, workers=2) as checkers:
+        if when == "between":
+            assert outcomes(checkers.verdicts(sources([f"fine{i}" for i in range(100)]))) == {}
+        (nursery,) = [pid for pid in workers_of(os.getpid()) if int(_status(pid)[1]) == os.getpid()]
+        os.kill(nursery, signal.SIGKILL)
+        found = outcomes(checkers.verdicts(sources([*(f"fine{i}" for i in range(100)), "exit3"])))
+    assert list(found) == ["exit3"]
+    assert not workers_of(os.getpid())

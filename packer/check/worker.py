@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from packer.check import CheckSettings, load_decoders
 from packer.children import begin_child, end_with_parent
 from packer.model import Kept, Note, Skipped, Verdict
+from packer.nursery import serve
 
 __all__ = ["decode_verdict", "encode_verdict", "main"]
 
@@ -25,6 +26,8 @@ _RLIMIT_BASE_BYTES = 512 << 20
 _RLIMIT_BYTES_A_PIXEL = 10  # a progressive JPEG keeps 6 for its coefficients and Pillow 4; a lossless WebP 4 and 4
 _RLIMIT_FILE_COPIES = 4
 _COMMON_FILE_BYTES = 64 << 20
+
+_FIRST_ARGUMENT = 3  # of a child process, see packer.children
 
 CheckFunction = Callable[[bytes, CheckSettings, str], Verdict]
 
@@ -57,7 +60,14 @@ def decode_verdict(values: list[Any]) -> Verdict:
 
 
 def main() -> None:
-    """Serve until standard input ends. The first line says how to check."""
+    """Serve until standard input ends. The first line says how to check.
+
+    With the number of a descriptor as argument, be a nursery instead (``packer.nursery``), and go on in each of its forks.
+    """
+    if len(sys.argv) > _FIRST_ARGUMENT:
+        begin_child()
+        load_decoders()
+        serve(int(sys.argv[_FIRST_ARGUMENT]))
     answers = begin_child()
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     first = sys.stdin.buffer.readline()
@@ -70,7 +80,7 @@ def main() -> None:
     root = start["root"].encode("latin-1")
     memory = _MemoryLimit(settings.max_pixels)
     threading.Thread(target=end_with_parent, args=(requests.put,), daemon=True).start()
-    _answer(answers, "ready")
+    _answer(answers, os.getpid())
     while True:
         verdicts = []
         for name, checksum in json.loads(requests.get()):

@@ -7,6 +7,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and end the process with its status."""
-    from packer.cli.app import run
-
+    try:
+        from packer.cli.app import run
+    except KeyboardInterrupt:  # Ctrl-C right away: there is nothing yet that could be told
+        raise SystemExit(130) from None
     raise SystemExit(run())
