@@ -48,6 +48,9 @@ class Inspection:
         payload_bytes: their bytes together.
         checksums_digest: of the user's list of checksums, empty where there is none.
         journal: where verdicts are looked up and written down; set before they are asked for, or ``None``.
+
+    Raises:
+        InputError: the list of checksums cannot be read, or is none.
     """
 
     def __init__(
@@ -68,22 +71,19 @@ class Inspection:
         self._leave_out = tuple(leave_out)
         self._settings = CheckSettings(options.check, options.max_pixels, max_bytes)
         self._pool: CheckPool | None = None
-        self._checksums: Checksums | None = None
+        self._checksums = Checksums(options.checksums, root) if options.checksums is not None else None
         self._kept_by_label: Counter[int] = Counter()
         self._duplicates = Duplicates()
         self._turned = 0
         self.listing = Listing()
         self.samples = 0
         self.payload_bytes = 0
-        self.checksums_digest = ""
+        self.checksums_digest = self._checksums.digest if self._checksums else ""
         self.journal: Journal | None = None
 
     def __enter__(self) -> Inspection:
         """Start the workers, which load their decoders while the folder is scanned."""
         options = self._options
-        if options.checksums is not None:
-            self._checksums = Checksums(options.checksums, self._root)
-            self.checksums_digest = self._checksums.digest
         if options.check != "none":
             workers = options.workers or available_cpus()
             self._pool = CheckPool(

@@ -67,18 +67,18 @@ class Job:
         try:
             if not self._options.resume or not staging.journal.exists():
                 staging.start_over()
-            with self._inspection as inspection:
-                journal = Journal(staging.journal, self._settings())
-                resumed = journal.verdicts if journal.is_resumed else None
-                try:
-                    if self._container.has_shards or self._options.check != "none":
-                        inspection.journal = journal  # else there is nothing that a later run could use
+            journal = Journal(staging.journal, self._settings())
+            resumed = journal.verdicts if journal.is_resumed else None
+            if self._container.has_shards or self._options.check != "none":
+                self._inspection.journal = journal  # else there is nothing that a later run could use
+            try:
+                with self._inspection:  # it ends before the journal does: what its workers are at is still written down
                     summary = self._pack(journal)
-                except BaseException as error:
-                    self._leave(journal, error)
-                    raise
-                finally:
-                    journal.close()
+            except BaseException as error:
+                self._leave(journal, error)
+                raise
+            finally:
+                journal.close()
         except OSError as error:
             if isinstance(error, OutputError):
                 raise
