@@ -44,7 +44,7 @@ LAYERS = (
     {"formats", "checkers", "workers", "intake", "inspection", "quarantine", "estimate"},
     {"extents", "store", "walk", "proof", "batches", "samples", "resize", "selection", "decode"},
     {"assembly", "pack", "job", "convert", "dryrun", "checking", "verify", "native", "decodable", "unpack"}
-    | {"datasets", "demo", "sampler"},
+    | {"datasets", "demo", "sampler", "bench"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )
@@ -54,11 +54,12 @@ ONLY_IN = {
     "lmdb": {"packer.formats.lmdb"},
     "h5py": {"packer.formats.hdf5"},
     "webdataset": {"packer.formats.webdataset"},
-    "torch": {"packer.tensors", "packer.loader"},
+    "torch": {"packer.tensors", "packer.loader", "packer.bench.loading"},
+    "matplotlib": {"packer.bench.figure"},
     "click": {"packer.cli"},
     "rich": {"packer.cli"},
     "simplejpeg": {"packer.check.jpeg", "packer.decode"},
-    "PIL": {"packer.check", "packer.decode", "packer.demo", "packer.resize"},
+    "PIL": {"packer.check", "packer.decode", "packer.demo", "packer.resize", "packer.bench.contenders"},
 }
 """Libraries and the only modules (with what is below them) that may import them."""
 

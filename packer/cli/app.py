@@ -16,11 +16,13 @@ import packer
 from packer.cli.show import OutputClosed, emit, warn
 from packer.errors import OptionError, PackerError
 from packer.formats import names
+from packer.nursery import end_early, start_early
 
 __all__ = ["COMMANDS", "app", "run"]
 
-COMMANDS = ("pack", "check", "verify", "unpack", "convert", "info", "ls", "demo")
+COMMANDS = ("pack", "check", "verify", "unpack", "convert", "info", "ls", "bench", "demo")
 _DEFAULT = "pack"
+_CHECKING = (_DEFAULT, "check")  # commands that decode files
 # SIGHUP: the terminal or the connection is gone. Under nohup it is ignored, and stays so.
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -50,6 +52,8 @@ class _Group(click.Group):
             _refuse_mistyped_command(args, self.list_commands(ctx))
             asks_for_help = not set(ctx.help_option_names).isdisjoint(args)
             args = ["--help"] if asks_for_help else [_DEFAULT, *args]
+        if args and args[0] in _CHECKING and {*ctx.help_option_names, "--dry-run", "none"}.isdisjoint(args):
+            start_early()
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -128,6 +132,7 @@ def run(args: list[str] | None = None) -> int:
         warn(f"standard output: {closed}")
         return 1
     finally:
+        end_early()
         for number, handler in previous.items():
             signal.signal(number, handler)
 

@@ -1,0 +1,174 @@
+"""A folder for what a benchmark makes, which is gone when it ends, however it ends; what a SIGKILL left goes at the next run.
+
+It is called ``.pack-bench-`` and 16 hexadecimal digits, and holds a lock (``packer.locks``). A folder of that name is
+removed as a leftover only where it is this user's, its lock file says that a job of packer made it and that job is gone, and
+nothing is in it but what a benchmark makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packer.errors import OutputError
+from packer.locks import JobLock
+
+__all__ = ["FILES", "Scratch", "remove_leftovers", "scratch_folder"]
+
+FILES = "files"
+"""The loose files in it."""
+
+_PREFIX = ".pack-bench-"
+_NAME = re.compile(r"\.pack-bench-[0-9a-f]{16}")
+_LOCK = "lock"
+_DATASETS = re.compile(r"data\.\w+|\.data\.\w+\.partial")
+_SIGNALS = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """The folder, while it is there."""
+
+    folder: Path
+    lock: JobLock
+
+    @property
+    def files(self) -> Path:
+        """The folder for loose files; not made here."""
+        return self.folder / FILES
+
+    def dataset(self, format_name: str) -> Path:
+        """Where the dataset of a format goes."""
+        return self.folder / f"data.{format_name}"
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path) -> Iterator[Scratch]:
+    """Make the folder in another one; it is removed in the end, also where the block ends by an exception or a signal.
+
+    Raises:
+        OutputError: it cannot be made there.
+    """
+    made: list[Path] = []
+    scratch: Scratch | None = None
+    try:
+        with _undisturbed():
+            scratch = _make(parent, made)
+        yield scratch
+    finally:
+        with _undisturbed():
+            if scratch is not None and sys.platform == "win32":
+                scratch.lock.release()  # an open file cannot be removed there
+            for folder in made:
+                _remove(folder)
+            if scratch is not None:
+                scratch.lock.release()
+
+
+def remove_leftovers(parent: Path) -> int:
+    """Remove what benchmarks that were killed have left in a folder; returns how many there were."""
+    removed = 0
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in [entry for entry in entries if _NAME.fullmatch(entry.name)]:
+            with contextlib.suppress(OSError):  # OutputError, too: that job is at work
+                removed += _remove_leftover(Path(entry.path))
+    return removed
+
+
+def _make(parent: Path, made: list[Path]) -> Scratch:
+    try:
+        while True:
+            folder = Path(parent, f"{_PREFIX}{secrets.token_hex(8)}")
+            folder.mkdir(mode=0o700)
+            made.append(folder)
+            # Another job that looks for leftovers may take the folder away before it is locked.
+            with contextlib.suppress(FileNotFoundError, OutputError):
+                lock = JobLock(folder / _LOCK, folder)
+                if lock.is_current:
+                    return Scratch(folder, lock)
+                lock.release()
+    except OSError as error:
+        raise OutputError(
+            f"{parent}: no scratch folder can be made in it: {error.strerror or error}. Choose another place with --scratch."
+        ) from error
+
+
+def _remove_leftover(folder: Path) -> bool:
+    if not _is_ours(folder):
+        return False
+    lock = JobLock(folder / _LOCK, folder)
+    try:
+        if not lock.is_current or not _is_ours(folder):
+            return False
+        for name in os.listdir(folder):
+            if name != _LOCK:
+                shutil.rmtree(folder / name)
+        if sys.platform == "win32":
+            lock.release()
+        Path(folder, _LOCK).unlink()
+        folder.rmdir()
+    finally:
+        lock.release()
+    return True
+
+
+def _is_ours(folder: Path) -> bool:
+    info = os.lstat(folder)
+    if not stat.S_ISDIR(info.st_mode) or (sys.platform != "win32" and info.st_uid != os.geteuid()):
+        return False
+    names = set(os.listdir(folder))
+    others = [name for name in names - {_LOCK, FILES} if not _DATASETS.fullmatch(name)]
+    if _LOCK not in names or others or not all(_is_folder(folder / name) for name in names - {_LOCK}):
+        return False
+    lock = folder / _LOCK
+    info = os.lstat(lock)
+    if not stat.S_ISREG(info.st_mode) or info.st_size > 4096:
+        return False
+    word = lock.read_bytes()
+    if not word:
+        return names == {_LOCK}  # killed between making the lock file and writing to it
+    try:
+        return {"host", "process", "job"} == set(json.loads(word))
+    except (ValueError, TypeError):
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    return stat.S_ISDIR(os.lstat(path).st_mode)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder. More than once: a worker that is just ending may make a file in what is being emptied."""
+    for _ in range(3):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that would end the job wait until the end of the block.
+
+    Not by the mask of this thread, since one of torch's threads would take them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python's handlers run in the main thread only
+        return
+    arrived: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: arrived.append(number)) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in arrived[:1]:
+            signal.raise_signal(number)
