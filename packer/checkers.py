@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import queue
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,8 +19,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from packer.check import CheckSettings
 from packer.checksums import Checksums
 from packer.model import Source, Verdict
-from packer.nursery import Nursery
-from packer.workers import WORKER_MODULE, Worker, WorkerFailure, no_thread
+from packer.nursery import Nursery, take_nursery
+from packer.workers import Worker, WorkerFailure, no_thread
 
 __all__ = ["CheckPool"]
 
@@ -59,7 +58,7 @@ class CheckPool:
         self._checksums = checksums
         self._record = record
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        self._nursery = Nursery(WORKER_MODULE) if sys.platform.startswith("linux") else None
+        self._nursery: Nursery | None = take_nursery()
         greeting = json.dumps(start).encode() + b"\n"
         self._workers = [Worker(greeting, timeout_s, self._nursery) for _ in range(workers)]
         try:

@@ -16,13 +16,17 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from typing import IO
 
 from packer.children import end_child, start_child
 
-__all__ = ["ForkedWorker", "Nursery", "serve"]
+__all__ = ["WORKER_MODULE", "ForkedWorker", "Nursery", "end_early", "serve", "start_early", "take_nursery"]
+
+WORKER_MODULE = "packer.check.worker"
+"""What a checking worker runs, and the nursery that workers are forks of."""
 
 _MESSAGE_BYTES = 64
 _ANSWER_S = 60.0  # the nursery answers at once, but the machine may be busy
@@ -31,14 +35,9 @@ _LOST = -int(signal.SIGKILL)  # status of a worker whose nursery is gone: both w
 
 
 class Nursery:
-    """The process that workers are forks of, as the packing process sees it; started when the first is wanted.
+    """The process that workers are forks of, as the packing process sees it; started when the first is wanted."""
 
-    Args:
-        module: full name of the module whose ``main()`` loads the decoders and calls ``serve``.
-    """
-
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
@@ -55,7 +54,7 @@ class Nursery:
                 descriptor = theirs.fileno()
                 try:
                     self._process = start_child(
-                        self._module, str(descriptor), stderr=subprocess.DEVNULL, pass_fds=(descriptor,)
+                        WORKER_MODULE, str(descriptor), stderr=subprocess.DEVNULL, pass_fds=(descriptor,)
                     )
                 except OSError:
                     ours.close()
@@ -112,6 +111,33 @@ class Nursery:
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
+
+
+_early: list[Nursery] = []
+
+
+def start_early() -> None:
+    """Start the nursery of the next pool now: it loads the decoders while this process loads all that it needs itself."""
+    nursery = _new_nursery()
+    if nursery:
+        with contextlib.suppress(OSError):
+            nursery.start()
+            _early.append(nursery)
+
+
+def end_early() -> None:
+    """End what was started early and not taken: the job ended before it checked anything."""
+    while _early:
+        _early.pop().close()
+
+
+def take_nursery() -> Nursery | None:
+    """A nursery for one pool, which closes it; ``None`` where there is none."""
+    return _early.pop() if _early else _new_nursery()
+
+
+def _new_nursery() -> Nursery | None:
+    return Nursery() if sys.platform.startswith("linux") else None  # a fork on macOS may crash in the system's own libraries
 
 
 class ForkedWorker:

@@ -14,16 +14,14 @@ from packer.check.worker import decode_verdict
 from packer.children import TICK_S, Child, end_child, how_it_ended, start_child
 from packer.errors import PackerError
 from packer.model import Skipped, Verdict
-from packer.nursery import ForkedWorker, Nursery
+from packer.nursery import WORKER_MODULE, ForkedWorker, Nursery
 
-__all__ = ["WORKER_MODULE", "Worker", "WorkerFailure", "no_thread"]
+__all__ = ["Worker", "WorkerFailure", "no_thread"]
 
 _MAX_ERROR_BYTES = 1 << 20
 _STARTS = 10  # of a worker that is ended from outside while it starts
 _START_S = 300.0  # until a worker has loaded its decoders; a network folder may be slow
 _ENDED_FROM_OUTSIDE = frozenset({-1, -2, -9, -15})  # SIGHUP, SIGINT, SIGKILL (also for lack of memory), SIGTERM
-WORKER_MODULE = "packer.check.worker"
-"""What a worker runs, and the nursery that workers are forks of."""
 
 
 class WorkerFailure(Exception):  # noqa: N818 - a verdict on the file

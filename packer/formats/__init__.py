@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from typing import TYPE_CHECKING
 
 from packer.errors import OptionError
-from packer.formats._base import Format
+
+if TYPE_CHECKING:
+    from packer.formats._base import Format  # which loads numpy, and the names of the formats are wanted for any --help
 
 __all__ = ["get", "names"]
 
