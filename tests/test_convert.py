@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from packer import convert_dataset, formats, verify_dataset
+from packer import convert_dataset, formats, unpack_dataset, verify_dataset
 from packer.cli.app import run
 from packer.errors import CorruptDatasetError, CorruptSampleError, InputError, OptionError, OutputError
 from packer.manifest import load_manifest
 from packer.plan import ShardLimits
 from packer.store import Store
 from tests.forgery import forge
-from tests.inputs import jpeg, npy, pack, png, write_tree
+from tests.inputs import jpeg, npy, pack_here, png, write_tree
+from tests.test_unpack import NAMES, tree_of
 
 PAIRS = list(itertools.permutations(formats.names(), 2))
 
@@ -32,7 +33,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     files |= {"10/turned.png": png(), b"10/not \xff text\n.png": png(seed=3), "10/cut.jpg": jpeg()[:200]}
     source = write_tree(root / "in", files)
     (source / "nothing in it").mkdir()
-    return {name: pack(source, name).output for name in formats.names()}
+    return {name: pack_here(source, name).output for name in formats.names()}
 
 
 def contents(dataset: Path) -> list[tuple[str, int, bytes]]:
@@ -64,7 +65,7 @@ def test_index_says_of_each_sample_what_packing_found_out(
 
 def test_uniform_arrays_lie_in_hdf5_as_one_array_and_come_back_whole(tmp_path: Path) -> None:
     files = {f"{i}.npy": npy(np.full((2, 5), i, "<f4")) for i in range(6)}
-    source = pack(write_tree(tmp_path / "in", files), "webdataset").output
+    source = pack_here(write_tree(tmp_path / "in", files), "webdataset").output
     middle = convert_dataset(source, "hdf5").output
     assert load_manifest(middle).header
     back = convert_dataset(middle, "lmdb").output
@@ -79,7 +80,7 @@ def test_new_shards_may_have_another_size(packed: dict[str, Path], tmp_path: Pat
 
 
 def test_damaged_sample_is_named_and_nothing_is_written(tmp_path: Path, format_name: str) -> None:
-    source = pack(write_tree(tmp_path / "in", {f"{i}.jpg": jpeg(seed=i) for i in range(3)}), format_name).output
+    source = pack_here(write_tree(tmp_path / "in", {f"{i}.jpg": jpeg(seed=i) for i in range(3)}), format_name).output
     shard = source / load_manifest(source).shards[0].file
     index = np.load(source / "index.npy")
     data = bytearray(shard.read_bytes())
@@ -92,7 +93,7 @@ def test_damaged_sample_is_named_and_nothing_is_written(tmp_path: Path, format_n
 
 
 def test_changed_report_is_no_report(tmp_path: Path) -> None:
-    source = pack(write_tree(tmp_path / "in", {"1.jpg": jpeg(), "2.jpg": jpeg()[:99]})).output
+    source = pack_here(write_tree(tmp_path / "in", {"1.jpg": jpeg(), "2.jpg": jpeg()[:99]})).output
     report = source / "report.jsonl"
     report.write_bytes(report.read_bytes().replace(b"2.jpg", b"3.jpg"))
     with pytest.raises(CorruptDatasetError, match="report"):
@@ -100,7 +101,7 @@ def test_changed_report_is_no_report(tmp_path: Path) -> None:
 
 
 def test_an_output_that_exists_stays_unless_it_is_to_be_replaced(packed: dict[str, Path], tmp_path: Path) -> None:
-    old = pack(write_tree(tmp_path / "in", {"1.jpg": jpeg()}), "hdf5").output
+    old = pack_here(write_tree(tmp_path / "in", {"1.jpg": jpeg()}), "hdf5").output
     digest = load_manifest(old).content_digest
     with pytest.raises(OutputError, match="--overwrite"):
         convert_dataset(packed["lmdb"], "hdf5", output=old)
@@ -172,5 +173,28 @@ def test_header_as_long_as_headers_may_be_is_shared_and_read(tmp_path: Path) -> 
     size = (1 << 20) - 12
     header = b"\x93NUMPY\x02\x00" + size.to_bytes(4, "little") + text.ljust(size - 1) + b"\n"
     files = {f"{i}.npy": header + bytes([i] * 8) for i in range(2)}
-    output = pack(write_tree(tmp_path / "in", files), "hdf5").output
+    output = pack_here(write_tree(tmp_path / "in", files), "hdf5").output
     assert [payload for _, _, payload in contents(output)] == list(files.values())
+
+
+@pytest.mark.parametrize("route", list(itertools.permutations(formats.names())), ids="-".join)
+def test_folder_comes_back_from_every_route_through_the_formats(tmp_path: Path, route: tuple[str, ...]) -> None:
+    """Packed into one, converted to the next and the next, and unpacked: bytes, paths and class folders of the input."""
+    source = write_tree(
+        tmp_path / "in",
+        {
+            **{
+                f"{kind}/".encode() + name: jpeg(seed=i) for kind in ("dog", "dog (copy)", "10") for i, name in enumerate(NAMES)
+            },
+            **{b"arrays \xff/%d.npy" % i: npy(np.full((i, 2), i, "f8")) for i in range(4)},
+        },
+    )
+    (source / "empty class").mkdir()
+    expected = tree_of(source)
+    dataset = pack_here(source, route[0], output=tmp_path / "0").output
+    digests = {load_manifest(dataset).content_digest}
+    for number, name in enumerate(route[1:], 1):
+        dataset = convert_dataset(dataset, name, output=tmp_path / str(number)).output
+        digests.add(load_manifest(dataset).content_digest)
+    assert tree_of(unpack_dataset(dataset, tmp_path / "out").output) == expected
+    assert len(digests) == 1
