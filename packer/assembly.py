@@ -22,6 +22,7 @@ from packer.model import TYPES_BY_NAME, Extent, Kept, Sample, display_name
 from packer.options import OnProgress, Progress
 from packer.plan import ShardLimits, WritePlan
 from packer.proof import find_wrong_payload
+from packer.syncing import sync_file
 
 __all__ = ["Assembly", "Labelling"]
 
@@ -165,7 +166,7 @@ class Assembly:
             self._concluding = None
 
     def _conclude(self, path: Path, samples: range, chain: str) -> None:
-        syncing = self._threads.submit(self._staging.sync, path)
+        syncing = self._threads.submit(sync_file, path)
         digesting = self._threads.submit(file_digest, path, lambda: not self._ends)
         wrong = find_wrong_payload(path, self._index.blocks(samples), self._header, self._keep_on(samples.start))
         if wrong is not None:

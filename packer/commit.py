@@ -34,6 +34,7 @@ from packer.errors import OutputError
 from packer.locks import JobLock
 from packer.manifest import MANIFEST_FILE
 from packer.scan import is_packed_dataset
+from packer.syncing import sync_file, sync_folder
 
 __all__ = ["Staging", "require_replaceable"]
 
@@ -131,27 +132,16 @@ class Staging:
         if self._lock:
             self._lock.renew()
 
-    def sync(self, path: Path) -> None:
-        """Bring a finished file to the disk."""
-        descriptor = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            error.filename = os.fspath(path)
-            raise
-        finally:
-            os.close(descriptor)
-
     def commit(self, manifest: bytes, files: list[str]) -> None:
         """Sync the given files, write the manifest, and put the output under its final name."""
         for name in files:
-            self.sync(Path(self.folder, name))
+            sync_file(Path(self.folder, name))
         path = Path(self.folder, MANIFEST_FILE)
         with path.open("wb") as file:
             file.write(manifest)
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
         Path(self.partial, _COMMITTING).write_bytes(_digest(manifest))
         if self._lock:
             self._lock.require_held()
@@ -159,7 +149,7 @@ class Staging:
             self._exchange()
         else:
             _rename_to_nothing(self.folder, self._target)
-        _sync_folder(self._target.parent)
+        sync_folder(self._target.parent)
 
     def _exchange(self) -> None:
         if _renameat2(self.folder, self._target, _EXCHANGE):
@@ -311,19 +301,3 @@ def _renameat2(source: Path, target: Path, flags: int) -> bool:
     if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
         return False
     raise OSError(number, os.strerror(number), str(target))
-
-
-def _sync_folder(folder: Path) -> None:
-    if sys.platform == "win32":
-        return
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:
-        return  # a folder that may be written but not listed cannot be opened, so it cannot be synced
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync a folder
-            raise
-    finally:
-        os.close(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import re
@@ -15,7 +14,7 @@ from types import TracebackType
 
 from packer.model import display_name
 
-__all__ = ["FileTree", "sync_file_system", "sync_folder", "why_unsafe"]
+__all__ = ["FileTree", "why_unsafe"]
 
 _IS_WINDOWS = sys.platform == "win32"
 _HAS_DIR_FD = {os.open, os.mkdir} <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
@@ -148,39 +147,3 @@ def _enter(part: bytes, folder: int) -> int:
         if error.errno == errno.ELOOP:
             raise NotADirectoryError(errno.ENOTDIR, "a link is in the way") from error
         raise
-
-
-def sync_file_system(folder: Path) -> None:
-    """Bring all files of the file system that a folder lies on to the disk: one call for a million small files.
-
-    Raises:
-        OSError: the disk did not take something, as far as the system says so.
-    """
-    if _IS_WINDOWS:
-        return
-    library = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(library, "syncfs"):
-        os.sync()
-        return
-    descriptor = os.open(folder, _FOLDER_FLAGS)
-    try:
-        if library.syncfs(descriptor):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the system can."""
-    if _IS_WINDOWS:
-        return
-    with contextlib.suppress(PermissionError):  # one that may be written but not listed cannot be opened
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot sync a folder
-                raise
-        finally:
-            os.close(descriptor)

@@ -19,13 +19,14 @@ from pathlib import Path
 
 from packer import formats
 from packer.errors import CorruptDatasetError, DatasetChangedError, DatasetError, OutputError
-from packer.filetree import FileTree, sync_file_system, sync_folder, why_unsafe
+from packer.filetree import FileTree, why_unsafe
 from packer.index import INDEX_FILE, NAMES_FILE
 from packer.locks import JobLock
 from packer.manifest import MANIFEST_FILE
 from packer.model import display_name
 from packer.options import OnProgress, Progress
 from packer.store import Store
+from packer.syncing import sync_file_system, sync_folder
 from packer.verify import Finding
 from packer.walk import walk
 

@@ -37,6 +37,7 @@ LAYERS = (
         "children",
         "nursery",
         "permutation",
+        "syncing",
         "tensors",
     },
     {"check", "checksums", "index", "manifest", "plan"},

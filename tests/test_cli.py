@@ -721,12 +721,12 @@ def test_escaped_name_is_printable_whatever_it_holds() -> None:
 INTERRUPTED_LATE = """
 import signal, sys
 from packer import commit
-sync_folder, number = commit._sync_folder, getattr(signal, sys.argv.pop(1))
+sync_folder, number = commit.sync_folder, getattr(signal, sys.argv.pop(1))
 def interrupted(folder):
     sync_folder(folder)
     if folder.name != 'output':
         signal.raise_signal(number)
-commit._sync_folder = interrupted
+commit.sync_folder = interrupted
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from packer.cli import main
 main()

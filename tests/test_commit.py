@@ -487,7 +487,7 @@ def test_job_that_ends_does_not_remove_the_folder_of_the_next(
     if overwrite:
         put(target, b"old")
     first = stage(target, b"first", overwrite=overwrite)
-    sync_folder = commit._sync_folder
+    sync_folder = commit.sync_folder
     later: list[Staging | OutputError] = []
 
     def next_job_starts(folder: Path) -> None:
@@ -498,7 +498,7 @@ def test_job_that_ends_does_not_remove_the_folder_of_the_next(
             except OutputError as error:
                 later.append(error)
 
-    monkeypatch.setattr(commit, "_sync_folder", next_job_starts)
+    monkeypatch.setattr(commit, "sync_folder", next_job_starts)
     first.commit(b"first", FILES)
     finish(first)
     (second,) = later

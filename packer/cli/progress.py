@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,8 @@ __all__ = ["progress_display"]
 _FIRST_LINE_S = 1.5
 _NEXT_LINES_S = 10.0
 _REFRESH_S = 0.1
+_MARK_EVERY_S = 1.0
+_WINDOW_S = 30.0
 _VERBS = {
     "scan": "scanning",
     "resume": "resuming",
@@ -54,17 +57,26 @@ class _PlainLines:
 
 
 class _Rate:
-    """Files and bytes a second since the stage began; is told of every step, to know when that was."""
+    """Files and bytes a second over the last half minute of a stage; is told of every step, to know when that began.
+
+    Not since the stage began: a job that goes on from an unfinished one passes over what was checked before in no time.
+    """
 
     def __init__(self) -> None:
         self._stage = ""
-        self._started = 0.0
+        self._marks: deque[tuple[float, int, int]] = deque()
 
     def after(self, progress: Progress, now: float) -> tuple[float, float]:
         if progress.stage != self._stage:
-            self._stage, self._started = progress.stage, now
-        seconds = max(now - self._started, 1e-3)
-        return progress.done / seconds, progress.done_bytes / seconds
+            self._stage = progress.stage
+            self._marks = deque([(now, progress.done, progress.done_bytes)])
+        if now - self._marks[-1][0] >= _MARK_EVERY_S:
+            self._marks.append((now, progress.done, progress.done_bytes))
+            while len(self._marks) > 2 and now - self._marks[1][0] > _WINDOW_S:
+                self._marks.popleft()
+        since, done, done_bytes = self._marks[0]
+        seconds = max(now - since, 1e-3)
+        return (progress.done - done) / seconds, (progress.done_bytes - done_bytes) / seconds
 
 
 def _describe(progress: Progress, rate: tuple[float, float]) -> str:
