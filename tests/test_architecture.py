@@ -25,21 +25,8 @@ ROOT = Path(packer.__file__).parent
 
 LAYERS = (
     {"errors", "model", "cpus"},
-    {
-        "exif",
-        "files",
-        "filetree",
-        "locks",
-        "names",
-        "npyheader",
-        "pngchunks",
-        "buffers",
-        "children",
-        "nursery",
-        "permutation",
-        "syncing",
-        "tensors",
-    },
+    {"exif", "files", "filetree", "locks", "names", "npyheader", "pngchunks"}
+    | {"buffers", "children", "nursery", "permutation", "syncing", "tensors"},
     {"check", "checksums", "index", "manifest", "plan"},
     {"duplicates", "journal", "listing", "labels", "scan", "report", "commit", "options"},
     {"formats", "checkers", "workers", "intake", "inspection", "quarantine", "estimate"},

@@ -28,6 +28,7 @@ __all__ = ["CheckSettings", "check_bytes", "check_source", "load_decoders"]
 
 _ADDRESS = re.compile(r"\s*<[^<>]* object at 0x[0-9a-fA-F]+>|\s*\b0x[0-9a-fA-F]{8,}")
 
+_ENDINGS = {kind.name: tuple(f".{suffix}".encode() for suffix in kind.suffixes) for kind in TYPES}
 _SENTENCES = 5  # in one row of the report; a hostile file can give a hundred thousand
 
 
@@ -109,6 +110,8 @@ def _look(data: bytes, settings: CheckSettings) -> Finding:
 
 
 def _extension_mismatch(kind: str, path: bytes) -> tuple[Note, ...]:
+    if path.endswith(_ENDINGS[kind]):
+        return ()
     suffix = suffix_of(os.path.basename(path)).decode("ascii", "replace")
     if suffix in TYPES_BY_NAME[kind].suffixes:
         return ()
