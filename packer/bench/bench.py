@@ -20,10 +20,11 @@ from packer.bench.loading import HAS_TORCH, read_batches
 from packer.bench.machine import available_memory, describe_machine, describe_versions, file_system
 from packer.bench.measure import Measurement, first_cold_cache
 from packer.bench.packed import dataset_contender
-from packer.bench.plan import make_plan, settings, usual_batch, worker_counts
+from packer.bench.plan import counted_batches, first_batches, make_plan, settings, usual_batch, worker_counts
 from packer.bench.results import Cache, Findings, Packing, Sample, Setting
 from packer.bench.sample import draw, require_room
-from packer.bench.scratch import Scratch, remove_leftovers, scratch_folder
+from packer.bench.scratch import remove_leftovers, scratch_folder
+from packer.bench.signals import remembered
 from packer.cpus import available_cpus
 from packer.errors import InputError, OptionError, OutputError
 from packer.options import OnProgress, Progress
@@ -33,7 +34,7 @@ __all__ = ["BenchOptions", "compare_datasets", "compare_formats"]
 
 _CHECK_SHARE = 0.15  # of the time, at most
 _PACK_SHARE = 0.06  # of the time, that one round of packing may take to be done again
-_END_S = 4.0  # for what comes after the measuring
+_END_SHARE = 0.03  # of the time, for what comes after the measuring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +88,10 @@ def compare_formats(source: Path, shown: str, options: BenchOptions, on_progress
         raise OutputError(f"{parent}: no such folder for the scratch folder")
     remove_leftovers(parent)
     notes = _place_notes(source, parent)
-    with scratch_folder(parent) as scratch, _as_no_room(scratch, parent):
+    with remembered() as raise_again, scratch_folder(parent) as scratch, _as_no_room(parent):
 
         def told(progress: Progress) -> None:
+            raise_again()
             scratch.lock.renew()
             on_progress(progress)
 
@@ -166,7 +168,13 @@ def compare_datasets(datasets: Mapping[str, Path], options: BenchOptions, on_pro
         False,
     )
     shown = ", ".join(datasets)
-    return _measured(contenders, packings, sample, shown, store.path, options, started, notes, on_progress)
+    with remembered() as raise_again:
+
+        def told(progress: Progress) -> None:
+            raise_again()
+            on_progress(progress)
+
+        return _measured(contenders, packings, sample, shown, store.path, options, started, notes, told)
 
 
 def _measured(
@@ -188,11 +196,14 @@ def _measured(
         drop_s = (time.perf_counter() - dropping) / len(contenders)
         decode_s = decode_seconds(contenders[-1])
         workers = worker_counts(available_cpus(), sample.count, has_torch=HAS_TORCH)
-        batch = usual_batch(sample.count, max(workers), 2.5 * decode_s)
-        start_s = _start_seconds(contenders, batch) if max(workers) else 0.0
+        batches = {
+            "raw": usual_batch(sample.count, max(workers)),
+            "decoded": usual_batch(sample.count, max(workers), decode_s),
+        }
+        start_s = _start_seconds(contenders, batches["raw"]) if max(workers) else 0.0
         every = wanted = settings(workers, ["warm"] if cache.dropped is False else ["cold", "warm"])
-        deadline = started + options.seconds - _END_S
-        measurement = Measurement(contenders, batch, options.seed, deadline, on_progress)
+        deadline = started + options.seconds * (1 - _END_SHARE)
+        measurement = Measurement(contenders, batches, options.seed, deadline, on_progress)
         warm_up_s = sample.count * sample.mean_bytes * len(contenders) / 1e9
         while wanted:
             left_s = deadline - time.perf_counter() - warm_up_s
@@ -200,11 +211,7 @@ def _measured(
                 wanted,
                 left_s,
                 lambda one: sum(contender.does(*one[:3]) for contender in contenders),
-                lambda one: (
-                    start_s * one.workers
-                    + (drop_s if one.cache == "cold" else 0.0)
-                    + (5 * batch * decode_s if one.work == "decoded" else 0.0)
-                ),
+                lambda one: _cost_s(one, start_s, drop_s, batches["decoded"] * decode_s),
             )
             if plan.seconds > left_s and len(wanted) < len(every):
                 break  # the first plan is carried out whatever it takes
@@ -221,7 +228,7 @@ def _measured(
         packings=tuple(packings),
         timings=measurement.timings(),
         cache=cache,
-        batch=batch,
+        batches=batches,
         size=SIZE,
         has_torch=HAS_TORCH,
         seed=options.seed,
@@ -230,6 +237,22 @@ def _measured(
         notes=(*notes, *measurement.notes, *_left_notes(wanted)),
         seconds=time.perf_counter() - started,
     )
+
+
+def _cost_s(setting: Setting, start_s: float, drop_s: float, batch_s: float) -> float:
+    """Seconds that a run takes, however short it is meant to be.
+
+    Args:
+        setting: what is run.
+        start_s: that a worker takes to start and end.
+        drop_s: that dropping the pages takes.
+        batch_s: that decoding a batch takes; half of the readers decode slower than we.
+    """
+    cost = start_s * setting.workers + (drop_s if setting.cache == "cold" else 0.0)
+    if setting.work == "decoded":
+        at_once = max(1, min(setting.workers, available_cpus()))
+        cost += 1.5 * batch_s * (first_batches(setting.workers) + counted_batches(setting.workers)) / at_once
+    return cost
 
 
 def _start_seconds(contenders: Sequence[Contender], batch: int) -> float:
@@ -266,7 +289,7 @@ def _left_notes(settings: Sequence[Setting]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _as_no_room(scratch: Scratch, parent: Path) -> Iterator[None]:
+def _as_no_room(parent: Path) -> Iterator[None]:
     """What the disk does not take, as one message; the packer's own tells how to go on with what is kept, and nothing is."""
     try:
         yield

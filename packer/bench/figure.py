@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.bench.results import CACHES, LIMIT, LOOSE, ORDERS, WORKS, Findings, Setting
+from packer.bench.tables import facts, workers_text
 from packer.errors import OptionError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _GREYS = {LOOSE: "#7a7a7a", LIMIT: "#ffffff"}
 _OTHERS = "#c4c4c4"
 _TEXT = "#333333"
 _DPI = 130
+_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 def require_matplotlib() -> None:
@@ -86,7 +88,10 @@ def _save(findings: Findings, buffer: io.BytesIO, kind: str) -> None:
         legend = figure.legend(handles, list(colours), loc="outside upper center", ncols=min(6, len(colours)), frameon=False)
         for text in legend.get_texts():
             text.set_parse_math(False)  # a dollar in a name is no formula
-        figure.savefig(buffer, format=kind, dpi=_DPI, metadata={"Date": None} if kind == "svg" else None)
+        told = dict(facts(findings))
+        caption = "\n".join(f"{name}: {told[name]}" for name in ("measured", "sample", "cold", "machine", "disk"))
+        figure.supxlabel(caption, fontsize=8, x=0.01, ha="left", parse_math=False)
+        figure.savefig(buffer, format=kind, dpi=_DPI, metadata=_NO_METADATA if kind == "svg" else None)
 
 
 def _colours(findings: Findings) -> dict[str, str]:
@@ -124,7 +129,8 @@ def _draw_rates(axes: Axes, findings: Findings, what: tuple[str, str, str]) -> N
     what_text = "raw bytes" if work == "raw" else "decoded batches"
     doubt = " (see: cold)" if cache == "cold" and not findings.cache.dropped else ""
     axes.set_title(f"{what_text}, {order}, {cache}{doubt}", fontsize=10, loc="left")
-    axes.set_xticks(range(len(workers)), [f"{count} workers" for count in workers])
+    axes.set_xticks(range(len(workers)), list(map(workers_text, workers)))
+    axes.set_xlim(-0.5, len(workers) - 0.5)
     axes.set_ylabel("samples/s")
     _quiet(axes)
 
@@ -150,6 +156,7 @@ def _draw_packings(axes: Axes, findings: Findings, what: str) -> None:
                 error_kw={"lw": 0.9, "capsize": 2},
             )
     axes.set_title(what, fontsize=10, loc="left")
+    axes.set_xlim(-0.6, len(findings.packings) - 0.4)
     axes.set_xticks(range(len(findings.packings)), [packing.contender for packing in findings.packings])
     for label in axes.get_xticklabels():
         label.set_parse_math(False)

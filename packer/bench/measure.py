@@ -8,7 +8,7 @@ workers, at the first batch): starting them is not in the time, nor are batches 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -18,9 +18,9 @@ import numpy as np
 from packer.bench.contenders import Contender
 from packer.bench.loading import read_batches
 from packer.bench.pagecache import cached_share, drop
-from packer.bench.plan import RUN_S, Plan, first_batches
-from packer.bench.proof import Row, WrongDataError
-from packer.bench.results import Cache, Setting, Timing
+from packer.bench.plan import RUN_S, Plan, counted_batches, first_batches
+from packer.bench.proof import Row, WrongDataError, noted_row
+from packer.bench.results import ARRAY_READER, PILLOW, Cache, Setting, Timing
 from packer.errors import PackerError
 from packer.options import OnProgress, Progress
 from packer.permutation import permuted
@@ -39,7 +39,7 @@ class Measurement:
 
     Args:
         contenders: who runs.
-        batch: samples a batch.
+        batches: samples a batch, by what is done.
         seed: of the orders.
         deadline: of ``perf_counter``, at which all must be over.
         on_progress: called after each run.
@@ -50,7 +50,7 @@ class Measurement:
     """
 
     contenders: Sequence[Contender]
-    batch: int
+    batches: Mapping[str, int]
     seed: int
     deadline: float
     on_progress: OnProgress
@@ -110,7 +110,7 @@ class Measurement:
             raise
         # DataLoader raises RuntimeError where a worker dies, most often for lack of shared memory: that costs the setting.
         except Exception as error:
-            if not setting.workers and contender.same_decoder and contender.dataset is not None:
+            if not setting.workers and contender.name not in (PILLOW, ARRAY_READER):
                 raise
             self._failed.add(key)
             first_line = f"{type(error).__name__}: {error}".splitlines()[0][:200]
@@ -126,7 +126,7 @@ class Measurement:
         orders = self._orders(contender, setting, turn)
         start = begun = now = perf_counter()
         batches = count = counted = 0
-        started = first_batches(setting.workers)
+        started, least = first_batches(setting.workers), counted_batches(setting.workers)
         with contextlib.closing(read_batches(source, orders, setting.workers)) as given:
             for numbers, result in given:
                 if setting.work == "raw":
@@ -141,12 +141,13 @@ class Measurement:
                     count += len(result)
                     if len(rows) < _ROWS:
                         place = batches % len(result)
-                        rows.append((contender.expected_row(numbers[place]), np.array(result[place])))
+                        noted = noted_row(result[place], same_decoder=contender.same_decoder)
+                        rows.append((contender.expected_row(numbers[place]), noted))
                 now = perf_counter()
                 batches += 1
                 if batches == started:
                     begun, counted = now, count
-                elif batches > started and now - start >= seconds:
+                elif batches >= started + least and now - start >= seconds:
                     break
         for row in rows:
             wrong = contender.truth.find_wrong_row(row, same_decoder=contender.same_decoder)
@@ -164,8 +165,9 @@ class Measurement:
                 order = numbers[places].tolist()
             else:
                 order = numbers.tolist()
-            for first in range(0, len(order), self.batch):
-                yield order[first : first + self.batch]
+            batch = self.batches[setting.work]
+            for first in range(0, len(order), batch):
+                yield order[first : first + batch]
             if setting.cache == "cold":
                 return
             epoch += 1

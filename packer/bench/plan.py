@@ -8,7 +8,7 @@ from itertools import product
 
 from packer.bench.results import CACHES, ORDERS, WORKS, Setting
 
-__all__ = ["RUN_S", "Plan", "first_batches", "make_plan", "settings", "usual_batch", "worker_counts"]
+__all__ = ["RUN_S", "Plan", "counted_batches", "first_batches", "make_plan", "settings", "usual_batch", "worker_counts"]
 
 RUN_S = 0.4
 """Seconds that a run is wanted to last."""
@@ -16,7 +16,6 @@ SHORTEST_RUN_S = 0.12
 REPETITIONS = (3, 9)
 _BATCH = 64
 _BATCHES_A_RUN = 8
-_COUNTED_BATCHES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Plan:
 def worker_counts(cpus: int, samples: int, *, has_torch: bool) -> list[int]:
     """0, 1, 2, 4 ... and the number of CPUs; fewer where there are not enough samples to keep them busy."""
     counts = [0, *(1 << i for i in range(cpus.bit_length()) if 1 << i < cpus), cpus] if has_torch else [0]
-    return [count for count in counts if not count or samples >= first_batches(count) + _COUNTED_BATCHES]
+    return [count for count in counts if not count or samples >= first_batches(count) + counted_batches(count)]
 
 
 def first_batches(workers: int) -> int:
@@ -47,7 +46,12 @@ def first_batches(workers: int) -> int:
     return max(1, 2 * workers)
 
 
-def usual_batch(samples: int, most_workers: int, decode_s: float) -> int:
+def counted_batches(workers: int) -> int:
+    """Batches of a run that are timed at least: several times as many as the workers may have ready when the clock starts."""
+    return max(6, 4 * workers)
+
+
+def usual_batch(samples: int, most_workers: int, decode_s: float = 0.0) -> int:
     """Samples a batch: 64, or a smaller power of two.
 
     Args:
@@ -55,10 +59,9 @@ def usual_batch(samples: int, most_workers: int, decode_s: float) -> int:
         most_workers: of any setting.
         decode_s: seconds that decoding a sample takes: a run must have several batches.
     """
+    fewest = first_batches(most_workers) + counted_batches(most_workers)
     batch = _BATCH
-    while batch > 1 and (
-        batch * (first_batches(most_workers) + _COUNTED_BATCHES) > samples or batch * decode_s > RUN_S / _BATCHES_A_RUN
-    ):
+    while batch > 1 and (batch * fewest > samples or batch * decode_s > RUN_S / _BATCHES_A_RUN):
         batch //= 2
     return batch
 

@@ -11,13 +11,13 @@ from xxhash import xxh3_64_intdigest
 
 from packer.errors import DatasetError
 
-__all__ = ["Row", "Truth", "WrongDataError", "digest_sum"]
+__all__ = ["Row", "Truth", "WrongDataError", "digest_sum", "noted_row"]
 
 _TOLERANCE = 8.0
 """Levels of 255 by which two decoders and two ways to resize may differ on average; another picture differs by dozens."""
 
 Row = tuple[int, Any]
-"""The number of a sample, and what was given for it."""
+"""The number of a sample, and what ``noted_row`` keeps of what was given for it."""
 
 
 class WrongDataError(DatasetError):
@@ -53,12 +53,12 @@ class Truth:
 
     def find_wrong_row(self, row: Row, *, same_decoder: bool) -> str:
         """What is wrong with a decoded sample; empty where nothing is."""
-        number, given = row[0], np.asarray(row[1])
+        number, given = row
         if same_decoder:
             if number not in self._known:
                 self._known[number] = _summary(self._decode(number))
-            found, expected = _summary(given), self._known[number]
-            return "" if found == expected else f"sample {number} is {found} where {expected} is there (shape, digest)"
+            expected = self._known[number]
+            return "" if given == expected else f"sample {number} is {given} where {expected} is there (shape, digest)"
         wanted = self._decode(number)
         if given.shape != wanted.shape:
             return f"sample {number} has shape {given.shape} where {wanted.shape} is there"
@@ -69,6 +69,12 @@ class Truth:
 def digest_sum(digests: Sequence[int] | NDArray[np.uint64]) -> int:
     """Sum of digests, of which the lowest 63 bits are kept."""
     return int(np.asarray(digests, np.uint64).sum(dtype=np.uint64)) & (2**63 - 1)
+
+
+def noted_row(values: Any, *, same_decoder: bool) -> Any:
+    """What is kept of a decoded sample until it is compared: shape and digest, or a copy where it is only to be near."""
+    array = np.asarray(values)
+    return _summary(array) if same_decoder else array.copy()
 
 
 def _summary(values: NDArray[Any]) -> tuple[tuple[int, ...], int]:

@@ -154,7 +154,7 @@ class Findings:
         packings: the datasets compared.
         timings: those that were measured.
         cache: whether cold was cold.
-        batch: samples a batch.
+        batches: samples a batch, by what is done.
         size: (height, width) that pictures were resized to.
         has_torch: without it there are no workers.
         seed: of all that was random.
@@ -169,7 +169,7 @@ class Findings:
     packings: tuple[Packing, ...]
     timings: tuple[Timing, ...]
     cache: Cache
-    batch: int
+    batches: dict[str, int]
     size: tuple[int, int]
     has_torch: bool
     seed: int

@@ -13,14 +13,13 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import stat
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.bench.signals import undisturbed
 from packer.errors import OutputError
 from packer.locks import JobLock
 
@@ -33,7 +32,6 @@ _PREFIX = ".pack-bench-"
 _NAME = re.compile(r"\.pack-bench-[0-9a-f]{16}")
 _LOCK = "lock"
 _DATASETS = re.compile(r"data\.\w+|\.data\.\w+\.partial")
-_SIGNALS = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +61,11 @@ def scratch_folder(parent: Path) -> Iterator[Scratch]:
     made: list[Path] = []
     scratch: Scratch | None = None
     try:
-        with _undisturbed():
+        with undisturbed():
             scratch = _make(parent, made)
         yield scratch
     finally:
-        with _undisturbed():
+        with undisturbed():
             if scratch is not None and sys.platform == "win32":
                 scratch.lock.release()  # an open file cannot be removed there
             for folder in made:
@@ -152,23 +150,3 @@ def _remove(folder: Path) -> None:
     """Remove a folder. More than once: a worker that is just ending may make a file in what is being emptied."""
     for _ in range(3):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Signals that would end the job wait until the end of the block.
-
-    Not by the mask of this thread, since one of torch's threads would take them.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python's handlers run in the main thread only
-        return
-    arrived: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: arrived.append(number)) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in arrived[:1]:
-            signal.raise_signal(number)

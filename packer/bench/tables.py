@@ -7,7 +7,7 @@ from statistics import median
 
 from packer.bench.results import CACHES, LIMIT, ORDERS, PILLOW, WORKS, Findings, Setting, Timing
 
-__all__ = ["Table", "cold_sentence", "facts", "rate_text", "size_text", "tables"]
+__all__ = ["Table", "cold_sentence", "facts", "rate_text", "size_text", "tables", "workers_text"]
 
 _NOTHING = "–"
 
@@ -52,7 +52,7 @@ def facts(findings: Findings) -> list[tuple[str, str]]:
             + ("; loose files are copies" if sample.copied else ""),
         ),
         ("decoded", f"to {findings.size[0]} × {findings.size[1]}" if sample.content == "pictures" else "to arrays"),
-        ("batches", f"of {findings.batch}, seed {findings.seed}"),
+        ("batches", f"of {findings.batches['raw']}, decoded of {findings.batches['decoded']}; seed {findings.seed}"),
         ("cold", cold_sentence(findings)),
         ("machine", f"{machine['cpu']}, {machine['cpus']} CPUs, {size_text(int(machine['memory_bytes']))} memory"),
         ("disk", f"{machine['file_system']}, {machine['disk']}"),
@@ -81,6 +81,11 @@ def rate_text(timing: Timing | None) -> str:
     if timing is None:
         return _NOTHING
     return f"{timing.median:,.0f} ({timing.low:,.0f}–{timing.high:,.0f})"
+
+
+def workers_text(count: int) -> str:
+    """``0 workers``, ``1 worker``."""
+    return f"{count} worker" if count == 1 else f"{count} workers"
 
 
 def _packings(findings: Findings) -> Table:
@@ -112,7 +117,7 @@ def _rates(findings: Findings, work: str, cache: str) -> Table:
     what = "Raw bytes" if work == "raw" else "Decoded batches"
     not_cold = " (see: cold)" if cache == "cold" and not findings.cache.dropped else ""
     title = f"{what}, {cache}{not_cold}: samples/s, median (min–max)"
-    return Table(title, ("reader", "order", *(f"{count} workers" for count in workers)), tuple(rows), left=2)
+    return Table(title, ("reader", "order", *map(workers_text, workers)), tuple(rows), left=2)
 
 
 def _shares(findings: Findings) -> Table:
@@ -129,7 +134,7 @@ def _shares(findings: Findings) -> Table:
             if contender not in (LIMIT, PILLOW) and set(cells) != {_NOTHING}:
                 rows.append((contender, cache, *cells))
     title = "Share of the time that decoding takes, shuffled"
-    return Table(title, ("reader", "cache", *(f"{count} workers" for count in workers)), tuple(rows), left=2)
+    return Table(title, ("reader", "cache", *map(workers_text, workers)), tuple(rows), left=2)
 
 
 def size_text(count: float) -> str:
