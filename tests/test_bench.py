@@ -22,6 +22,7 @@ from packer import OutputError
 from packer.bench import bench, measure, pagecache, plan, scratch
 from packer.bench.contenders import Contender, Decoder, read_file
 from packer.bench.loading import HAS_TORCH
+from packer.bench.machine import CpuClock, file_system
 from packer.bench.measure import Measurement, first_cold_cache
 from packer.bench.plan import Plan, make_plan, settings, usual_batch, worker_counts
 from packer.bench.proof import Truth, WrongDataError, digest_sum, noted_row
@@ -143,7 +144,7 @@ def test_datasets_are_compared_as_they_are(
     assert {one[0] for one in combinations(values)} == {"in.lmdb", "in.webdataset", LIMIT}
     assert values["sample"]["count"] == 30
     assert [listing(output) for output in outputs] == before
-    assert values["notes"] == []
+    assert "same samples" not in " ".join(values["notes"])
     assert "in.webdataset" in capsys.readouterr().out
 
 
@@ -550,17 +551,14 @@ def test_another_picture_is_not_near_enough(loose: Contender) -> None:
 
 
 def test_pages_that_were_dropped_are_found_to_be_gone(loose: Contender) -> None:
+    if not sys.platform.startswith("linux") or file_system(loose.files[0]) in ("tmpfs", "ramfs"):
+        pytest.skip("nothing is dropped here")
     for path in loose.paths:
         read_file(path)
-    if pagecache.cached_share(loose.files) is None:
-        pytest.skip("this system does not say")
     assert pagecache.cached_share(loose.files) == 1.0
-    if not first_cold_cache([loose]).dropped:
-        pytest.skip("this file system does not drop pages")
-    for path in loose.paths:
-        read_file(path)
     pagecache.drop(loose.files)
     assert pagecache.cached_share(loose.files) == 0.0
+    assert first_cold_cache([loose]).dropped is True
 
 
 def test_pages_that_cannot_be_dropped_are_no_cold_cache(loose: Contender, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,6 +582,17 @@ def test_where_pages_cannot_be_dropped_nothing_is_called_cold(tmp_path: Path, mo
     assert values["cache"]["dropped"] is False
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells")
+def test_own_work_is_not_counted_as_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([(10.0, 100.0, 5.0), (20.0, 118.0, 14.0)])
+    monkeypatch.setattr(CpuClock, "_read", lambda self: next(readings))
+    assert CpuClock().cpus_used_by_others() == pytest.approx(0.9)
+    monkeypatch.undo()
+    seconds, busy, own = CpuClock._read()
+    assert busy > own > 0
+    assert seconds > 0
+
+
 def test_worker_counts_go_up_to_the_cpus() -> None:
     assert worker_counts(1, 10_000, has_torch=True) == [0, 1]
     assert worker_counts(6, 10_000, has_torch=True) == [0, 1, 2, 4, 6]
@@ -595,7 +604,7 @@ def test_worker_counts_go_up_to_the_cpus() -> None:
 def test_batches_get_smaller_where_samples_are_few_or_slow() -> None:
     assert usual_batch(10_000, 2) == 64
     assert usual_batch(100, 2) == 8
-    assert usual_batch(10_000, 2, 0.01) == 4
+    assert usual_batch(10_000, 2, 0.01) == 2
     assert usual_batch(1, 0, 9.0) == 1
 
 

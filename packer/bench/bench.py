@@ -17,7 +17,7 @@ import numpy as np
 from packer.bench.contenders import SIZE, Contender, content_of, decode_seconds, decoding_alone
 from packer.bench.folder import folder_contenders, pack_all
 from packer.bench.loading import HAS_TORCH, read_batches
-from packer.bench.machine import available_memory, describe_machine, describe_versions, file_system
+from packer.bench.machine import CpuClock, available_memory, describe_machine, describe_versions, file_system
 from packer.bench.measure import Measurement, first_cold_cache
 from packer.bench.packed import dataset_contender
 from packer.bench.plan import counted_batches, first_batches, make_plan, settings, usual_batch, worker_counts
@@ -34,6 +34,7 @@ __all__ = ["BenchOptions", "compare_datasets", "compare_formats"]
 
 _CHECK_SHARE = 0.15  # of the time, at most
 _PACK_SHARE = 0.06  # of the time, that one round of packing may take to be done again
+_BUSY = 0.3  # CPUs
 _END_SHARE = 0.03  # of the time, for what comes after the measuring
 
 
@@ -203,6 +204,7 @@ def _measured(
         start_s = _start_seconds(contenders, batches["raw"]) if max(workers) else 0.0
         every = wanted = settings(workers, ["warm"] if cache.dropped is False else ["cold", "warm"])
         deadline = started + options.seconds * (1 - _END_SHARE)
+        clock = CpuClock()
         measurement = Measurement(contenders, batches, options.seed, deadline, on_progress)
         warm_up_s = sample.count * sample.mean_bytes * len(contenders) / 1e9
         while wanted:
@@ -217,6 +219,7 @@ def _measured(
                 break  # the first plan is carried out whatever it takes
             measurement.run(plan)
             wanted = list(plan.left_out)
+    others = clock.cpus_used_by_others()
     if cache.dropped and measurement.most_cached > 0.02:
         why = f"before one of the cold runs {measurement.most_cached:.0%} of the pages were in memory all the same"
         cache = Cache(False, measurement.most_cached, why)
@@ -234,7 +237,7 @@ def _measured(
         seed=options.seed,
         machine=describe_machine(place),
         versions=describe_versions(),
-        notes=(*notes, *measurement.notes, *_left_notes(wanted)),
+        notes=(*notes, *measurement.notes, *_left_notes(wanted), *_busy_notes(others)),
         seconds=time.perf_counter() - started,
     )
 
@@ -277,6 +280,14 @@ def _place_notes(source: Path, parent: Path) -> list[str]:
     return [
         f"the scratch folder lies on another file system ({file_system(parent)}) than the source ({file_system(source)}): "
         "all was measured there, the loose files as copies; --scratch DIR chooses the place"
+    ]
+
+
+def _busy_notes(others: float) -> list[str]:
+    if others < _BUSY:
+        return []
+    return [
+        f"other work kept {others:.1f} of {available_cpus()} CPUs busy meanwhile: the figures are worth less, run again later"
     ]
 
 

@@ -6,12 +6,37 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import monotonic
 
 from packer.cpus import available_cpus
 
-__all__ = ["available_memory", "describe_machine", "describe_versions", "file_system"]
+__all__ = ["CpuClock", "available_memory", "describe_machine", "describe_versions", "file_system"]
 
 _DISTRIBUTIONS = ("packer", "numpy", "pillow", "simplejpeg", "lmdb", "h5py", "webdataset", "torch")
+
+
+class CpuClock:
+    """Started when it is made; tells how many CPUs others have kept busy since."""
+
+    def __init__(self) -> None:
+        self._start = self._read()
+
+    def cpus_used_by_others(self) -> float:
+        """On average; the kernel's own writing counts as something else. 0 where the system does not tell."""
+        seconds, busy, own = (now - then for now, then in zip(self._read(), self._start, strict=True))
+        return max(0.0, busy - own) / seconds if seconds > 0 else 0.0
+
+    @staticmethod
+    def _read() -> tuple[float, float, float]:
+        """Seconds on the wall, those that all CPUs were busy, and those of this process and of its children that ended."""
+        times = os.times()
+        own = times.user + times.system + times.children_user + times.children_system
+        try:
+            first_line = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
+            user, nice, system, _, _, interrupts, soft_interrupts = map(int, first_line.split()[1:8])
+        except (OSError, ValueError):
+            return monotonic(), own, own
+        return monotonic(), (user + nice + system + interrupts + soft_interrupts) / os.sysconf("SC_CLK_TCK"), own
 
 
 def describe_machine(folder: Path) -> dict[str, str | int]:

@@ -5,6 +5,7 @@ Names and inodes of the files stay in memory, and so may what a disk, a server o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -34,7 +35,8 @@ def drop(paths: Sequence[Path]) -> bool:
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            with contextlib.suppress(OSError):  # a read-only file system has nothing to write
+                os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -47,8 +49,8 @@ def cached_share(paths: Sequence[Path]) -> float | None:
     Not by ``preadv2`` with ``RWF_NOWAIT``: on a page that is not there, kernels of today begin to read it.
 
     Returns:
-        0 to 1; ``None`` where the system does not say. For a file that this user may not write, Linux calls every page cached:
-        such files are not looked at.
+        0 to 1; ``None`` where the system does not say. Of a file that is another user's and may not be written, Linux calls
+        every page cached: such files are not looked at.
     """
     try:
         mincore = ctypes.CDLL(None, use_errno=True).mincore
@@ -57,11 +59,10 @@ def cached_share(paths: Sequence[Path]) -> float | None:
     mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     cached = pages = 0
     for path in paths[:: -(-len(paths) // _FILES) or 1]:
-        if not os.access(path, os.W_OK):
-            continue
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if not size:
+            info = os.fstat(file.fileno())
+            size = info.st_size
+            if not size or not _may_ask(path, info):
                 continue
             with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped:
                 states = _states(mapped, size, mincore)
@@ -70,6 +71,10 @@ def cached_share(paths: Sequence[Path]) -> float | None:
         cached += int(states.sum())
         pages += len(states)
     return cached / pages if pages else None
+
+
+def _may_ask(path: Path, info: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or info.st_uid == os.geteuid() or os.access(path, os.W_OK)
 
 
 def _states(

@@ -15,7 +15,7 @@ RUN_S = 0.4
 SHORTEST_RUN_S = 0.12
 REPETITIONS = (3, 9)
 _BATCH = 64
-_BATCHES_A_RUN = 8
+_BATCHES_A_RUN = 12
 
 
 @dataclass(frozen=True, slots=True)
