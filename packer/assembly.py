@@ -137,6 +137,7 @@ class Assembly:
             on_progress(Progress("verify", self._proved, self._index.samples))
             wait([self._concluding], _TICK_S)
         self._conclude_last()
+        on_progress(Progress("verify", self._index.samples, self._index.samples))
         self._index.finish()
         manifest = self._manifest(options)
         content = manifest.to_json()
