@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import mmap
 import os
@@ -82,7 +83,10 @@ class Job:
         except OSError as error:
             if isinstance(error, OutputError):
                 raise
-            raise self._output_error(error) from error
+            told = self._output_error(error)
+            for note in getattr(error, "__notes__", ()):
+                told.add_note(note)
+            raise told from error
         return Summary(
             **summary,
             output=self._target,
@@ -95,6 +99,8 @@ class Job:
     def _output_error(self, error: OSError) -> OutputError:
         """What the file system refused, and how far the job had come."""
         where = os.fsdecode(error.filename) if error.filename else str(self._staging.folder)
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return OutputError(f"{where}: {error.strerror}. Each worker takes three: fewer --workers, or a higher `ulimit -n`.")
         return OutputError(
             f"{where}: cannot be written: {error.strerror or error} ({self._inspection.payload_bytes:,} bytes were packed, "
             f"{_free_bytes(self._target.parent):,} bytes are free there)."

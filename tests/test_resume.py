@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import packer.assembly
 import packer.checkers
 from packer import OutputError, PackOptions, formats, open_dataset, pack_folder
 from packer.checkers import CheckPool
@@ -340,3 +342,19 @@ def _stop_at(done: int) -> Callable[[Progress], None]:
             raise KeyboardInterrupt
 
     return on_progress
+
+
+def test_too_many_open_files_is_said_with_its_cure_and_gone_on_from(
+    source: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
+) -> None:
+    """It was told as an output that cannot be written, beside gigabytes that are free."""
+
+    def no_descriptor(path: Path, *arguments: object) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packer.assembly, "file_digest", no_descriptor)
+        with pytest.raises(OutputError, match=r"Too many open files.*fewer --workers.*ulimit") as caught:
+            run(source, format_name, check="full")
+    assert "run the same command again" in " ".join(caught.value.__notes__)
+    assert run(source, format_name, check="full").resumed == COUNT

@@ -140,7 +140,7 @@ def run(args: list[str] | None = None) -> int:
 def _with_notes(message: str, error: BaseException) -> str:
     """A message with what the job has added about what it leaves; notes are whole sentences."""
     # click makes its own exception of an interrupt; the job's is its cause
-    notes = " ".join(note for one in (error, error.__cause__) for note in getattr(one, "__notes__", ()))
+    notes = " ".join(dict.fromkeys(note for one in (error, error.__cause__) for note in getattr(one, "__notes__", ())))
     return f"{message.removesuffix('.')}. {notes}" if notes else message
 
 
