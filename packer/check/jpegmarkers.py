@@ -174,9 +174,11 @@ def _end_of_picture(data: bytes, start: int) -> int:
     found = []
     for first in (start, start + 1):
         count = max(0, (len(data) - first) // 2)
-        hits = np.flatnonzero(np.frombuffer(data, "<u2", count, first if count else 0) == _END_PAIR)
-        if hits.size:
-            found.append(first + 2 * int(hits[0]) + 2)
+        if count:
+            hits = np.frombuffer(data, "<u2", count, first) == _END_PAIR
+            place = int(hits.argmax())  # of the first, which it stops at
+            if hits[place]:
+                found.append(first + 2 * place + 2)
     return min(found, default=-1)
 
 
