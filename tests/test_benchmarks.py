@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -107,6 +108,33 @@ def test_scanning_is_measured_and_what_is_found_is_proved_right(tmp_path: Path) 
     assert [row["budget"] for row in rows[1:]] == [2.5]
     assert rows[0]["memory"]["budget"] == 300
     assert "budget" in printed
+
+
+def test_peers_are_measured_and_what_they_read_is_proved_right(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="the photographs come with scikit-learn")
+    only = ["packer, hdf5", "lmdb, pickled", "bagz"]
+    rows, printed, errors = run_benchmark("peers.py", tmp_path, "--count", "9", "--workers", "1", "--only", *only)
+    setting, *results = rows
+    compared = {(row["part"], row["subject"], row["baseline"]) for row in results}
+    parts = {"pack", "random, warm", "sequential, warm", "own shuffle, warm", "pictures, 0 workers", "pictures, 1 workers"}
+    assert parts <= {part for part, _, _ in compared}
+    for part in parts - {"pack", "own shuffle, warm"}:
+        assert {(part, "packer, hdf5", "loose files"), (part, "lmdb, pickled", "packer, hdf5")} <= compared
+    assert set(setting["sizes"]) == {"loose files", *only[:2]}
+    assert "--envs" in setting["skipped"]["all"]["bagz"]
+    assert "without bagz" in errors
+    assert "files/s" in printed
+
+
+def test_scaling_is_measured_and_its_outputs_are_proved_right(tmp_path: Path) -> None:
+    rows, printed, _ = run_benchmark("scaling.py", tmp_path, "--files", "90", "30", "--formats", "hdf5", "--check", "none")
+    figures = {row["what"]: row for row in rows[1:]}
+    ratio, least, most = (figures[f"hdf5, {name}"] for name in ("90 files against 30", "30 files", "90 files"))
+    assert ratio["values"][0] == pytest.approx(most["values"][0] / least["values"][0])
+    assert ratio["budget"] == 1.15
+    if sys.platform == "linux":
+        assert figures["hdf5, 90 files: private memory"]["values"][0] > 5
+    assert "met" in printed
 
 
 # --------------------------------------------------------------------------------------------- wrong data are no result
@@ -299,6 +327,143 @@ def test_a_scan_that_found_other_files_is_no_result(benchmark: Callable[[str], A
         scanning.prove_scanned(scanning.run_scan(tmp_path / "in"), expected)
 
 
+def peers_answer(change: str = "") -> dict[str, Any]:
+    answer = {"digests": [20, 10, 30], "labels": [2, 1, 3]}
+    if change == "altered":
+        answer["digests"][1] = 11
+    if change == "other label":
+        answer["labels"][2] = 1
+    if change == "missing":
+        answer = {name: values[:-1] for name, values in answer.items()}
+    if change == "too many":
+        answer = {name: [*values, values[0]] for name, values in answer.items()}
+    if change == "other order":
+        answer = {name: values[::-1] for name, values in answer.items()}
+    return answer
+
+
+@pytest.mark.parametrize("own_order", [False, True])
+@pytest.mark.parametrize("change", ["altered", "other label", "missing", "too many", "other order"])
+def test_files_that_a_peer_reads_wrong_are_no_result(benchmark: Callable[[str], Any], change: str, own_order: bool) -> None:
+    truth = benchmark("peerside").Truth([10, 20, 30], [1, 2, 3])
+    orders = None if own_order else [[1, 0, 2]]
+    truth.prove_files("sound", orders, 1, peers_answer())
+    if own_order and change == "other order":
+        return truth.prove_files("sound", orders, 1, peers_answer(change))
+    with pytest.raises(benchmark("proof").WrongDataError, match="faulty"):
+        truth.prove_files("faulty", orders, 1, peers_answer(change))
+    return None
+
+
+@pytest.mark.parametrize("change", ["altered", "other label", "missing", "twice", "other shape"])
+@pytest.mark.parametrize("proof", [False, True])
+def test_pictures_that_a_peer_reads_wrong_are_no_result(
+    benchmark: Callable[[str], Any], tmp_path: Path, change: str, proof: bool
+) -> None:
+    pictures = np.random.default_rng(0).uniform(0, 255, (3, 3, 16, 16)).astype(np.float32)
+    truth = benchmark("peerside").Truth([], [1, 2, 3], {False: pictures})
+
+    def prove(name: str, change: str) -> None:
+        indices, labels, small = [1, 0, 2], [2, 1, 3], pictures[[1, 0, 2]]
+        if change == "altered":
+            small[2] += 5
+        if change == "other label":
+            labels[2] = 1
+        if change == "missing":
+            indices, labels, small = indices[:-1], labels[:-1], small[:-1]
+        if change == "twice":
+            indices, labels, small = [1, 0, 0], [2, 1, 1], small[[0, 1, 1]]
+        if change == "other shape":
+            small = small[:, :1]
+        np.save(tmp_path / "proof.npy", small)
+        values = small[:, :, 7:9, 7:9].mean((1, 2, 3)).tolist()
+        answer = {"indices": indices, "labels": labels, "values": values, "crop": False}
+        truth.prove_pictures(name, 1, answer, tmp_path / "proof.npy" if proof else None)
+
+    prove("sound", "")
+    if change == "other shape" and not proof:
+        return
+    with pytest.raises(benchmark("proof").WrongDataError, match="faulty"):
+        prove("faulty", change)
+
+
+LIAR = """\
+import sys
+sys.path.append({scripts!r})
+from child import serve
+from with_loose_files import LooseFiles
+
+class Liar(LooseFiles):
+    def sample(self, index):
+        data, label = super().sample(index)
+        return data[:-1] + bytes([data[-1] ^ {flipped}]), label
+
+serve(Liar())
+"""
+
+
+@pytest.fixture
+def few_files(benchmark: Callable[[str], Any], tmp_path: Path) -> tuple[Any, Path]:
+    """Five files for the peers, and the list of them."""
+    for index in range(5):
+        (tmp_path / f"in/class_{index % 2}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"in/class_{index % 2}/{index}").write_bytes(b"file %d" % index)
+    files = benchmark("epochs").SourceFiles.of(tmp_path / "in")
+    (tmp_path / "files.json").write_text(json.dumps(list(zip(files.paths, files.targets, strict=True))), encoding="utf-8")
+    return files, tmp_path / "files.json"
+
+
+def read_with(benchmark: Callable[[str], Any], few_files: tuple[Any, Path], script: str) -> Any:
+    """A run of raw reads with the loose files and a peer that has the given script; returns the bench."""
+    peerlist, peers = benchmark("peerlist"), benchmark("peers")
+    work = few_files[1].parent
+    (work / "script.py").write_text(script, encoding="utf-8")
+    loose = next(peer for peer in peerlist.PEERS if peer.name == peerlist.LOOSE)
+    bench = peers.Bench(work, [loose, peerlist.Peer("another", str(work / "script.py"))], None, 1)
+    shutil.rmtree(work / "raw", ignore_errors=True)
+    peers.compare_files(bench, *few_files)
+    return bench
+
+
+def test_a_peer_that_alters_files_ends_the_benchmark(benchmark: Callable[[str], Any], few_files: tuple[Any, Path]) -> None:
+    scripts = str(BENCHMARKS / "peers")
+    bench = read_with(benchmark, few_files, LIAR.format(scripts=scripts, flipped=0))
+    assert [result.subject for result in bench.results["random, warm"]] == ["another"]
+    with pytest.raises(benchmark("proof").WrongDataError, match="another"):
+        read_with(benchmark, few_files, LIAR.format(scripts=scripts, flipped=1))
+
+
+@pytest.mark.parametrize("script", ["import no_such_module", "raise SystemExit('no wheel: no_such_module')", "x ="])
+def test_a_peer_that_does_not_start_is_left_out_with_its_reason(
+    benchmark: Callable[[str], Any], few_files: tuple[Any, Path], script: str
+) -> None:
+    bench = read_with(benchmark, few_files, script)
+    assert ("SyntaxError" if script == "x =" else "no_such_module") in bench.skipped["all"]["another"]
+    assert set(bench.versions) == {"loose files"}
+
+
+@pytest.mark.parametrize("fault", ["missing", "too many", "renamed", "altered", "other class"])
+def test_an_output_of_other_small_files_is_no_result(benchmark: Callable[[str], Any], tmp_path: Path, fault: str) -> None:
+    scaling = benchmark("scaling")
+    tree = scaling.make_tree(tmp_path / "in", 5)
+    folder = tmp_path / "in/class_000000"
+    packer.pack_folder(tmp_path / "in", packer.PackOptions(format="hdf5", output=tmp_path / "out", check="none"))
+    scaling.prove_sample(tmp_path / "out", tree, 0)
+    scaling._sorted_names.cache_clear()
+    if fault == "missing":
+        (folder / "x.npy").write_bytes(b"")
+    if fault == "too many":
+        (folder / "000000004.npy").unlink()
+    if fault == "renamed":
+        (folder / "000000004.npy").rename(folder / "x.npy")
+    if fault == "altered":
+        (folder / "000000004.npy").write_bytes(b"other")
+    if fault == "other class":
+        folder.rename(tmp_path / "in/other")
+    with pytest.raises(benchmark("proof").WrongDataError, match="out"):
+        scaling.prove_sample(tmp_path / "out", scaling.Tree.of(tmp_path / "in"), 0)
+
+
 def test_a_worker_that_hangs_is_ended(benchmark: Callable[[str], Any]) -> None:
     large_index = benchmark("large_index")
     start = time.monotonic()
@@ -338,3 +503,100 @@ def test_pages_that_are_dropped_are_not_called_cached(benchmark: Callable[[str],
         os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         opened.read(4096)
     assert 0 < pagecache.cached_share([file]) < 0.1
+
+
+# ------------------------------------------------------------------------------------------------- results, read again
+
+
+def write_results(path: Path, ratios: dict[str, list[float]], figure: Sequence[float] = (), **setting: Any) -> Path:
+    """A file as the benchmarks write it: ratios to a baseline that takes a second for 8 files, and a figure."""
+    rows: list[dict[str, Any]] = [{"kind": "setting", "benchmark": "peers", "sizes": {}, **setting}]
+    for name, values in ratios.items():
+        times = {"seconds": [1 / value for value in values], "baseline_seconds": [1.0] * len(values)}
+        row = {"subject": name, "baseline": "loose", "measure": "files/s", "budget": 1.5, "files": 8, "ratios": values}
+        rows.append({"kind": "result", "part": "random, warm", **row, **times})
+    if figure:
+        rows.append({"kind": "figure", "what": "memory", "unit": "MB", "values": list(figure), "budget": 300})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word", "status"),
+    [
+        ([2.0, 2.1, 2.2], [1.7, 1.8, 1.9], "worse", 1),
+        ([2.0, 2.1, 2.2], [2.3, 2.4, 2.5], "better", 0),
+        ([2.0, 2.1, 2.2], [1.0, 1.1, 2.0], "within noise", 0),
+        ([2.0, 2.1], [1.7, 1.8, 1.9], "too few", 0),
+    ],
+)
+@pytest.mark.parametrize("is_figure", [False, True])
+def test_what_is_told_of_two_runs_is_what_changed_beyond_noise(
+    benchmark: Callable[[str], Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    old: list[float],
+    new: list[float],
+    word: str,
+    status: int,
+    is_figure: bool,
+) -> None:
+    if is_figure:  # where less is better
+        old, new = [-value for value in old], [-value for value in new]
+    written = [
+        str(
+            write_results(
+                tmp_path / name, {} if is_figure else {"a": values}, values if is_figure else (), versions={"v": name}
+            )
+        )
+        for name, values in (("old", old), ("new", new))
+    ]
+    assert benchmark("compare").main(written) == status
+    setting, row = capsys.readouterr().out.splitlines()
+    assert setting == "setting: versions.v: old -> new"
+    assert row.startswith(word)
+
+
+def test_rows_of_one_run_alone_are_named(
+    benchmark: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = write_results(tmp_path / "old", {"a": [1.0] * 3, "b": [1.0] * 3})
+    new = write_results(tmp_path / "new", {"a": [1.0] * 3, "c": [1.0] * 3})
+    assert benchmark("compare").main([str(old), str(new)]) == 0
+    printed = capsys.readouterr().out
+    assert "only in NEW: random, warm, c" in printed
+    assert "only in OLD: random, warm, b" in printed
+
+
+@pytest.mark.parametrize("command", ["compare", "report"])
+@pytest.mark.parametrize(
+    "content", ["", "{}", "[1]", "no JSON", '{"kind": "setting", "benchmark": "a"}\n{"kind": "result"}', None]
+)
+def test_what_no_benchmark_wrote_is_refused(
+    benchmark: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, content: str | None
+) -> None:
+    sound = write_results(tmp_path / "sound", {"a": [1.0]})
+    if content is not None:
+        (tmp_path / "other").write_text(content, encoding="utf-8")
+    assert benchmark(command).main([str(sound), str(tmp_path / "other")]) == 2
+    assert "other: " in capsys.readouterr().err
+
+
+def test_the_page_says_what_the_results_say(benchmark: Callable[[str], Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="it draws the plots")
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots/earlier.svg").write_text("", encoding="utf-8")
+    skipped = {"all": {"c|d": "no wheel"}}
+    peers = write_results(tmp_path / "1", {"a": [2.0, 3.0, 7.0], "b": [0.5, 0.25, 0.75]}, skipped=skipped)
+    others = write_results(tmp_path / "2", {"e": [1.0, 1.0, 1.0]}, [310.0, 299.0, 305.0], benchmark="scaling")
+    assert benchmark("report").main([str(peers), str(others), "--output", str(tmp_path)]) == 0
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "| a | 24.0 | 3.00 (2.00–7.00) |\n| loose | 8.00 | 1 |\n| b | 4.00 | 0.50 (0.25–0.75) |" in page
+    assert "| e | loose | 1.00 | 1.00–1.00 | ≥ 1.50 | **missed** |" in page
+    assert "| memory |  | 305 MB | 299–310 | ≤ 300 | **missed** |" in page
+    assert "no wheel" in page
+    plots = sorted(path.name for path in (tmp_path / "plots").iterdir())
+    assert plots == ["peers-random-warm.svg", "scaling-random-warm.svg"]
+    assert all(f"(plots/{name})" in page for name in plots)
+    drawn = (tmp_path / "plots" / plots[0]).read_text(encoding="utf-8")
+    assert all(f"> {value}<" in drawn for value in ("24.0", "8.00", "4.00"))
