@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -302,9 +303,19 @@ bench.settings = lambda workers, caches: plan.settings(workers, caches)[::4]
 import packer.cli.bench, packer.bench.figure, packer.cli.inputs
 source, errors = sys.argv[1:]
 
+receiver, sender = os.pipe()
+remove_leftovers = bench.remove_leftovers
+
+def begin(parent):
+    os.write(sender, b"x")  # from here on a signal ends a run, and not what makes it here
+    return remove_leftovers(parent)
+
+bench.remove_leftovers = begin
+
 def start(limit=None):
     child = os.fork()
     if child:
+        os.read(receiver, 1)
         return child
     status = 99
     try:
@@ -322,8 +333,8 @@ def start(limit=None):
 whole = 0.0
 for line in sys.stdin:
     number, share, limit = json.loads(line)
-    begun = time.monotonic()
     child = start(limit)
+    begun = time.monotonic()
     if number:
         time.sleep(whole * share)
         os.kill(child, number)
@@ -388,7 +399,9 @@ def test_a_run_that_is_ended_at_any_of_ten_moments_leaves_nothing(driver: Driver
     assert driver.run()[:2] == (0, ["in"])
 
 
-def test_an_interrupt_that_a_destructor_swallows_is_not_lost() -> None:
+def test_an_interrupt_that_a_destructor_swallows_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # as it is now, in the end
+
     class Swallows:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
@@ -433,6 +446,33 @@ def test_the_folder_of_a_run_at_work_stays(tmp_path: Path) -> None:
         assert remove_leftovers(tmp_path) == 0
         assert made.files.is_dir()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_worker_that_outlives_a_run_that_was_killed_does_not_hold_its_folder(tmp_path: Path) -> None:
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if not child:
+        with scratch_folder(tmp_path):
+            worker = os.fork()
+            if not worker:
+                os.write(sender, b"x")
+                time.sleep(60)
+                os._exit(0)
+            os.write(sender, b"%d" % worker)
+            time.sleep(60)
+            os._exit(0)
+    told = b""
+    while b"x" not in told or told == b"x":  # in whichever order they write
+        told += os.read(receiver, 100)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        assert remove_leftovers(tmp_path) == 1
+    finally:
+        os.kill(int(told.replace(b"x", b"")), signal.SIGKILL)
+        os.close(receiver)
+        os.close(sender)
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def test_the_page_needs_no_network() -> None:
 
 
 def test_a_name_that_is_html_or_a_formula_does_no_harm_to_the_page() -> None:
-    name = "--><script>alert(1)</script>&$x^{"
+    name = "--><script>alert(1)</script>&$x^{$"
     rates: Rates = {(name, "decoded", WARM, 0): 3000.0}
     page = Page(make_page(made(rates, source=name, packings=(Packing(name, "lmdb", 1000, 10),))))
     assert "script" not in page.tags

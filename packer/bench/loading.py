@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
 import sys
 from collections import deque
@@ -20,8 +19,6 @@ else:
         from torch.utils.data import DataLoader, default_collate
     except (ImportError, OSError):
         torch = None
-
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 __all__ = ["HAS_TORCH", "Source", "collate", "read_batches"]
 
@@ -69,7 +66,7 @@ def read_batches(source: Source, orders: Iterable[list[int]], workers: int) -> G
         batch_size=None,
         num_workers=workers,
         multiprocessing_context=_CONTEXT,
-        worker_init_fn=_depend_on_parent,
+        worker_init_fn=_leave_signals_to_parent,
     )
     batches = iter(loader)
     try:
@@ -81,15 +78,8 @@ def read_batches(source: Source, orders: Iterable[list[int]], workers: int) -> G
             batches._shutdown_workers()
 
 
-def _depend_on_parent(_: int) -> None:
-    """Leave signals to it, and die with it.
-
-    Ctrl-C reaches all processes of a terminal, and each would print where it stood. And a forked worker has the lock of the
-    scratch folder as well: one that went on for the seconds that torch's own watch takes would keep the next run from removing
-    what a killed one has left.
-    """
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _leave_signals_to_parent(_: int) -> None:
+    """Ctrl-C reaches all processes of a terminal, and each would print where it stood."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)

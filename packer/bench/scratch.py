@@ -33,6 +33,18 @@ _NAME = re.compile(r"\.pack-bench-[0-9a-f]{16}")
 _LOCK = "lock"
 _DATASETS = re.compile(r"data\.\w+|\.data\.\w+\.partial")
 
+_held: list[JobLock] = []
+
+
+def _let_go() -> None:
+    """A forked worker has the locks of its parent as well: where that is killed, it would hold them until it notices."""
+    for lock in _held:
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
@@ -63,6 +75,7 @@ def scratch_folder(parent: Path) -> Iterator[Scratch]:
     try:
         with undisturbed():
             scratch = _make(parent, made)
+            _held.append(scratch.lock)
         yield scratch
     finally:
         with undisturbed():
@@ -71,6 +84,7 @@ def scratch_folder(parent: Path) -> Iterator[Scratch]:
             for folder in made:
                 _remove(folder)
             if scratch is not None:
+                _held.remove(scratch.lock)
                 scratch.lock.release()
 
 

@@ -55,16 +55,18 @@ def remembered() -> Iterator[Callable[[], None]]:
         if arrived:
             handle(arrived[0], None)
 
-    def print_unless_remembered(lost: Any) -> None:
-        if not arrived or issubclass(lost.exc_type, Exception):
+    def print_unless_ending(lost: Any) -> None:
+        if not arrived:
             hook(lost)
 
-    sys.unraisablehook = print_unless_remembered
+    sys.unraisablehook = print_unless_ending
     try:
         with _handled_by(remember):
             yield raise_again
     finally:
-        sys.unraisablehook = hook
+        # After a signal it stays: what was half made when that came complains until the process ends.
+        if not arrived:
+            sys.unraisablehook = hook
 
 
 @contextlib.contextmanager
