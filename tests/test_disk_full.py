@@ -286,3 +286,17 @@ def test_command_says_it_in_one_line_with_status_1_and_leaves_no_file_open(
     (line,) = lines(result.stderr)
     assert line.startswith("pack: ")
     assert_says_all(line, tmp_path, "File too large|Input/output error")
+
+
+def test_what_hdf5_says_of_a_full_disk_in_its_text_is_told_as_the_system_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a sentence about reference counts."""
+
+    def full(*arguments: object, **options: object) -> None:
+        raise RuntimeError("Can't decrement id ref count (file write failed: errno = 28, error message = 'x')")
+
+    monkeypatch.setattr("packer.formats.hdf5.h5py.File", full)
+    write_tree(tmp_path / "in", {"1.npy": npy([1])})
+    with pytest.raises(OutputError, match="cannot be written: No space left on device"):
+        pack(tmp_path / "in", "hdf5", tmp_path / "out", check="none")

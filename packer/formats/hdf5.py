@@ -35,6 +35,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import re
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator
@@ -156,11 +158,14 @@ class _Writer:
 
 @contextlib.contextmanager
 def _errors_as_os_error() -> Iterator[None]:
-    """h5py raises RuntimeError where a full disk shows while a file is closed."""
+    """h5py raises RuntimeError where a full disk shows while a file is closed, and says the reason in its text only."""
     try:
         yield
-    except RuntimeError as error:
-        raise OSError(str(error)) from error
+    except (RuntimeError, OSError) as error:
+        number = re.search(r"errno = (\d+)", str(error))
+        if isinstance(error, OSError) and (error.errno or not number):
+            raise
+        raise (OSError(int(number[1]), os.strerror(int(number[1]))) if number else OSError(str(error))) from error
 
 
 def _is_plain_array(header: bytes) -> bool:
