@@ -37,7 +37,7 @@ def pack_all(scratch: Scratch, drawn: Drawn, seconds: float, on_progress: OnProg
         for name in times:
             target = scratch.dataset(name)
             shutil.rmtree(target, ignore_errors=True)
-            options = PackOptions(format=name, output=target, check="none", labels="none")
+            options = PackOptions(format=name, output=target, check="none", labels="none", follow_links=True)
             done = len(drawn.paths) * sum(map(len, times.values()))
             total = len(drawn.paths) * len(times) * rounds
             summary = pack_folder(scratch.files, options, _as_one_stage(on_progress, done, total))

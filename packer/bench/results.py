@@ -120,7 +120,7 @@ class Sample:
         total_bytes: of their files.
         left_out: files that were drawn and left out, by reason.
         checked_per_s: files that ``--check full`` judges in a second here; 0 where nothing was checked.
-        copied: whether the loose files are copies, since hard links were not possible.
+        copied: whether the loose files are copies, since links were not possible.
     """
 
     content: str

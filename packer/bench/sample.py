@@ -176,7 +176,7 @@ def _can_link(root: Path, listing: Listing, scratch: Scratch) -> bool:
         return False
     probe = scratch.files / "probe"
     try:
-        os.link(_real(root, first), probe)
+        os.symlink(_real(root, first), probe)
     except OSError:
         return False
     probe.unlink()
@@ -189,13 +189,12 @@ def _bring(root: Path, sources: list[Source], types: list[str], scratch: Scratch
         path = scratch.files / f"{number:07d}.{TYPES_BY_NAME[kind].extension}"
         original = _real(root, source)
         try:
-            if not links:
-                shutil.copyfile(original, path)
+            if links:
+                os.stat(original)
+                # Symbolic: a hard link changes the time by which some backups find what is new.
+                os.symlink(original, path)
             else:
-                try:
-                    os.link(original, path)
-                except OSError:  # a file of another user, or on a disk that is mounted in the folder
-                    shutil.copyfile(original, path)
+                shutil.copyfile(original, path)
         except FileNotFoundError:
             raise InputError(f"{display_name(source.name)}: is gone since the folder was listed. Run again.") from None
         paths.append(str(path))
@@ -203,5 +202,5 @@ def _bring(root: Path, sources: list[Source], types: list[str], scratch: Scratch
 
 
 def _real(root: Path, source: Source) -> str:
-    """Not a link, since a hard link to a link is one on Linux."""
+    """The path of the file itself, whole."""
     return os.fsdecode(os.path.realpath(os.path.join(os.fsencode(root), source.name)))
