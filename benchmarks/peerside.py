@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ SIZE = 224
 POOLED = 14
 # Levels: other filters and decoders differ by one or two on average, another picture by dozens.
 TOLERANCE = 4.0
+LONGEST_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,13 @@ class Child:
             return subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=self._errors.parent)
 
     def _answer(self) -> dict[str, Any]:
+        watch = Timer(LONGEST_SECONDS, self._process.kill)
+        watch.start()
         line = self._process.stdout.readline() if self._process.stdout else ""
+        in_time = watch.is_alive()
+        watch.cancel()
+        if not in_time:
+            raise UnavailableError(f"no answer in {LONGEST_SECONDS} s")
         if not line:
             lines = self._errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             raise UnavailableError(f"it ended: {lines[-1][:300] if lines else 'without a word'}")

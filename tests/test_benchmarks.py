@@ -112,14 +112,15 @@ def test_scanning_is_measured_and_what_is_found_is_proved_right(tmp_path: Path) 
 
 def test_peers_are_measured_and_what_they_read_is_proved_right(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="the photographs come with scikit-learn")
-    only = ["packer, hdf5", "lmdb, pickled", "bagz"]
+    only = ["packer, hdf5", "webdataset", "bagz"]
     rows, printed, errors = run_benchmark("peers.py", tmp_path, "--count", "9", "--workers", "1", "--only", *only)
     setting, *results = rows
     compared = {(row["part"], row["subject"], row["baseline"]) for row in results}
     parts = {"pack", "random, warm", "sequential, warm", "own shuffle, warm", "pictures, 0 workers", "pictures, 1 workers"}
     assert parts <= {part for part, _, _ in compared}
-    for part in parts - {"pack", "own shuffle, warm"}:
-        assert {(part, "packer, hdf5", "loose files"), (part, "lmdb, pickled", "packer, hdf5")} <= compared
+    for part in parts - {"pack"}:
+        assert (part, "packer, hdf5", "loose files") in compared
+        assert ((part, "webdataset", "packer, hdf5") in compared) is (part != "random, warm")
     assert set(setting["sizes"]) == {"loose files", *only[:2]}
     assert "--envs" in setting["skipped"]["all"]["bagz"]
     assert "without bagz" in errors
@@ -415,14 +416,28 @@ def few_files(benchmark: Callable[[str], Any], tmp_path: Path) -> tuple[Any, Pat
 
 def read_with(benchmark: Callable[[str], Any], few_files: tuple[Any, Path], script: str) -> Any:
     """A run of raw reads with the loose files and a peer that has the given script; returns the bench."""
-    peerlist, peers = benchmark("peerlist"), benchmark("peers")
+    peerlist, peerparts = benchmark("peerlist"), benchmark("peerparts")
     work = few_files[1].parent
     (work / "script.py").write_text(script, encoding="utf-8")
     loose = next(peer for peer in peerlist.PEERS if peer.name == peerlist.LOOSE)
-    bench = peers.Bench(work, [loose, peerlist.Peer("another", str(work / "script.py"))], None, 1)
+    bench = peerparts.Bench(work, [loose, peerlist.Peer("another", str(work / "script.py"))], None, 1)
     shutil.rmtree(work / "raw", ignore_errors=True)
-    peers.compare_files(bench, *few_files)
+    peerparts.compare_files(bench, *few_files)
     return bench
+
+
+def test_peers_in_the_projects_own_environment_read_what_they_packed(
+    benchmark: Callable[[str], Any], few_files: tuple[Any, Path]
+) -> None:
+    peerlist, peerparts = benchmark("peerlist"), benchmark("peerparts")
+    peers = [peer for peer in peerlist.PEERS if peer.script in ("with_loose_files.py", "with_lmdb.py", "with_h5py.py")]
+    bench = peerparts.Bench(few_files[1].parent, peers, None, 1)
+    peerparts.compare_files(bench, *few_files)
+    names = {peer.name for peer in peers}
+    assert len(names) > 5
+    for part in ("random, warm", "sequential, warm"):
+        assert {result.subject for result in bench.results[part]} == names - {peerlist.LOOSE}
+    assert set(bench.sizes) == names
 
 
 def test_a_peer_that_alters_files_ends_the_benchmark(benchmark: Callable[[str], Any], few_files: tuple[Any, Path]) -> None:
@@ -600,3 +615,12 @@ def test_the_page_says_what_the_results_say(benchmark: Callable[[str], Any], tmp
     assert all(f"(plots/{name})" in page for name in plots)
     drawn = (tmp_path / "plots" / plots[0]).read_text(encoding="utf-8")
     assert all(f"> {value}<" in drawn for value in ("24.0", "8.00", "4.00"))
+
+
+def test_the_page_that_is_kept_is_made_from_the_results_that_are_kept(benchmark: Callable[[str], Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="it draws the plots")
+    results = sorted(map(str, (BENCHMARKS / "results").glob("*.jsonl")))
+    assert benchmark("report").main([*results, "--output", str(tmp_path)]) == 0
+    assert (tmp_path / "README.md").read_bytes() == (BENCHMARKS / "README.md").read_bytes()
+    kept, made = (sorted(path.name for path in (folder / "plots").iterdir()) for folder in (BENCHMARKS, tmp_path))
+    assert kept == made

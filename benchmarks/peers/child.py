@@ -5,8 +5,9 @@ answers each line of JSON on standard input with one on standard output; ``do`` 
 
 * ``pack``: write ``files`` (a JSON file of ``[[path, label], ...]``) as ``output``; answers ``seconds``, until all is on disk.
 * ``close``: let go of everything, so that the pages can be dropped.
-* ``random`` (with ``orders``), ``sequential``, ``shuffled`` (with ``passes``): read all files as bytes, opening the output
-  first where it is not open; answers ``seconds``, ``labels``, ``digests`` (xxh3-64, taken in the time), ``disk_bytes``.
+* ``random`` (with ``orders``), ``sequential``, ``shuffled`` (with ``passes``), all with ``cold``: read all files as bytes,
+  opening the output first where it is not open; answers ``seconds``, ``labels``, ``digests`` (xxh3-64, taken in the time), and
+  ``disk_bytes``.
 * ``pictures`` (with ``orders``, ``workers``): batches of 64 pictures (3, 224, 224), uint8; answers ``seconds``, and of every
   picture ``indices``, ``labels``, ``values`` (the mean of the middle 28 x 28), and ``crop``: whether the centre was cut out.
   With ``proof`` naming a file, the pictures, 14 x 14 pixels averaged to one, are written there in the order of ``indices``.
@@ -35,6 +36,8 @@ POOLED = 14
 
 Sample = tuple[Any, int]
 """The bytes of a file, in any object that is a buffer, and its label."""
+Read = Callable[[Sequence[int]], Iterable[Sample]]
+"""Gives up to 64 samples, in the order asked for."""
 Epoch = Callable[[Sequence[int]], Iterable[tuple[Any, Any, Any]]]
 """Gives batches of pictures, labels and indices, in the order asked for, or where a peer has an order of its own, in that."""
 
@@ -76,13 +79,17 @@ class Peer:
 
     def read(self, indices: Sequence[int]) -> Iterable[Sample]:
         """Up to 64 samples, in the order asked for."""
-        return [self.sample(index) for index in indices]
+        return map(self.sample, indices)
 
-    def sequential(self) -> Iterator[Sample]:
-        """All samples, in order."""
+    def read_cold(self, indices: Sequence[int]) -> Iterable[Sample]:
+        """The same, where they have to come from the disk."""
+        return self.read(indices)
+
+    def sequential(self, read: Read) -> Iterator[Sample]:
+        """All samples, in order, by its own way from the start to the end, or else by ``read``."""
         count = self.count()
         for start in range(0, count, BATCH):
-            yield from self.read(range(start, min(start + BATCH, count)))
+            yield from read(range(start, min(start + BATCH, count)))
 
     def shuffled(self, turn: int) -> Iterable[Sample]:
         """All samples, as the peer itself shuffles them."""
@@ -98,24 +105,17 @@ class Peer:
 
 
 class PeerPictures:
-    """A map-style dataset of a peer's samples, opened in each process by itself: (picture, label, index)."""
+    """A map-style dataset of a peer's samples, (picture, label, index), opened by each process itself: never before a fork."""
 
     def __init__(self, peer: Peer, output: Path) -> None:
         self.peer = peer
         self.output = output
-        self.process = 0
-        peer.open(output)
-        self.length = peer.count()
-        peer.close()
-
-    def __len__(self) -> int:
-        return self.length
+        self.is_open = False
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, int, int]]:
-        if self.process != os.getpid():
-            self.peer.close()
+        if not self.is_open:
             self.peer.open(self.output)
-            self.process = os.getpid()
+            self.is_open = True
         samples = zip(self.peer.read(indices), indices, strict=True)
         return [(decode(data), label, index) for (data, label), index in samples]
 
@@ -191,7 +191,7 @@ class Session:
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.opened = False
-        self.epochs: dict[int, Epoch] = {}
+        self.epoch: Epoch | None = None
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Do what a request asks for."""
@@ -242,26 +242,25 @@ class Session:
 
     def passes(self, do: str, request: dict[str, Any]) -> Iterator[Iterable[Sample]]:
         """The samples of a request, in batches or in one go for each pass."""
+        read = self.peer.read_cold if request["cold"] else self.peer.read
         if do == "random":
             for order in request["orders"]:
                 for start in range(0, len(order), BATCH):
-                    yield self.peer.read(order[start : start + BATCH])
+                    yield read(order[start : start + BATCH])
         for turn in range(request.get("passes", 0)):
-            yield self.peer.sequential() if do == "sequential" else self.peer.shuffled(turn)
+            yield self.peer.sequential(read) if do == "sequential" else self.peer.shuffled(turn)
 
     def pictures(self, request: dict[str, Any], output: Path) -> dict[str, Any]:
-        """Read batches of pictures; the loader and its processes stay for the next request."""
+        """Read batches of pictures; the loader and its processes stay for the next request, with as many workers."""
         import numpy as np
 
-        workers = request["workers"]
-        if workers not in self.epochs:
-            self.close()
-            self.epochs[workers] = self.peer.pictures(output, workers)
+        if not self.epoch:
+            self.epoch = self.peer.pictures(output, request["workers"])
         kept: list[tuple[Any, Any, Any]] = []
         pooled: list[Any] = []
         start = perf_counter()
         for order in request["orders"]:
-            for images, labels, indices in self.epochs[workers](order):
+            for images, labels, indices in self.epoch(order):
                 middle = images[:, :, 98:126, 98:126].float().mean((1, 2, 3))
                 kept.append((indices, labels, middle))
                 if "proof" in request:

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from child import BATCH, Peer, Sample, read_files, serve
+from child import BATCH, Peer, Read, Sample, read_files, serve
 
 lance: Any = import_module("lance")
 pyarrow: Any = import_module("pyarrow")
@@ -40,7 +40,7 @@ class Lance(Peer):
         table = self.data.take(list(indices))
         return zip((value.as_buffer() for value in table["image"]), table["label"].to_pylist(), strict=True)
 
-    def sequential(self) -> Iterator[Sample]:
+    def sequential(self, read: Read) -> Iterator[Sample]:
         """Scan from the first row on."""
         for batch in self.data.to_batches(batch_size=BATCH):
             yield from zip((value.as_buffer() for value in batch["image"]), batch["label"].to_pylist(), strict=True)

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from child import Peer, Sample, read_files, serve
+from child import Peer, Read, Sample, read_files, serve
 
 lmdb: Any = import_module("lmdb")
 LABELS = b"labels"
@@ -59,7 +59,7 @@ class PlainLMDB(Peer):
             return data, label
         return value, self.labels[index]
 
-    def sequential(self) -> Iterator[Sample]:
+    def sequential(self, read: Read) -> Iterator[Sample]:
         """A cursor from the first key on."""
         with self.environment.begin() as transaction:
             values = transaction.cursor().iternext(keys=False)

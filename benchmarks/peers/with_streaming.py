@@ -38,7 +38,6 @@ class Shards(Peer):
 
     def open(self, output: Path) -> None:
         """Open it in the order of the files."""
-        streaming.base.util.clean_stale_shared_memory()
         self.folder = str(output / "shards")
         self.data = streaming.StreamingDataset(local=self.folder, shuffle=False, batch_size=BATCH)
 
@@ -49,7 +48,6 @@ class Shards(Peer):
 
     def shuffled(self, turn: int) -> Iterator[Sample]:
         """Its own shuffle."""
-        streaming.base.util.clean_stale_shared_memory()
         data = streaming.StreamingDataset(local=self.folder, shuffle=True, shuffle_seed=turn, batch_size=BATCH)
         for item in data:
             yield item["image"], item["label"]
@@ -62,7 +60,6 @@ class Shards(Peer):
         """Its own dataset and shuffle in torch's loader."""
         from torch.utils.data import DataLoader
 
-        streaming.base.util.clean_stale_shared_memory()
         dataset = Pictures(local=str(output / "shards"), shuffle=True, batch_size=BATCH)
         loader: DataLoader[Any] = DataLoader(dataset, batch_size=BATCH, num_workers=workers, persistent_workers=workers > 0)
         return lambda _order: iter(loader)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import webdataset
-from child import BATCH, Epoch, Peer, Sample, decode, read_files, serve, shard_bytes
+from child import BATCH, Epoch, Peer, Read, Sample, decode, read_files, serve, shard_bytes
 
 BUFFER = 1000
 
@@ -27,7 +27,7 @@ class Tars(Peer):
         """Only the list of shards."""
         self.shards = [str(path) for path in sorted(output.glob("*.tar"))]
 
-    def sequential(self) -> Iterator[Sample]:
+    def sequential(self, read: Read) -> Iterator[Sample]:
         """In the order of the tars."""
         for sample in webdataset.WebDataset(self.shards, shardshuffle=False):
             yield sample["jpg"], int(sample["cls"])
