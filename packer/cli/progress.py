@@ -114,15 +114,16 @@ def _live_line() -> Iterator[Callable[[Progress], None]]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None, text="")
         rate = _Rate()
-        shown = 0.0
+        shown, stage = 0.0, ""
 
         def show(progress: Progress) -> None:
-            nonlocal shown
+            nonlocal shown, stage
             now = time.monotonic()
             speed = rate.after(progress, now)
-            if now - shown >= _REFRESH_S or progress.done == progress.total:
-                shown = now
-                text = _describe(progress, speed)
-                bar.update(task, description=_VERBS[progress.stage], total=progress.total, completed=progress.done, text=text)
+            is_new = progress.stage != stage  # what begins is shown, however short it is
+            if is_new or now - shown >= _REFRESH_S or progress.done == progress.total:
+                shown, stage = now, progress.stage
+                verb, text = _VERBS[stage], _describe(progress, speed)
+                bar.update(task, description=verb, total=progress.total, completed=progress.done, text=text, refresh=is_new)
 
         yield show
