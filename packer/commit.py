@@ -31,7 +31,7 @@ from types import TracebackType
 import xxhash
 
 from packer.errors import OutputError
-from packer.locks import JobLock
+from packer.locks import LOCK_FILE, JobLock, lock_folder
 from packer.manifest import MANIFEST_FILE
 from packer.scan import is_packed_dataset
 from packer.syncing import sync_file, sync_folder
@@ -40,7 +40,7 @@ __all__ = ["Staging", "require_replaceable"]
 
 _NO_REPLACE, _EXCHANGE = 1, 2  # flags of renameat2(2)
 _AT_FDCWD = -100
-_LOCK, _COMMITTING = "lock", "committing"
+_COMMITTING = "committing"
 
 
 class Staging:
@@ -81,7 +81,7 @@ class Staging:
                 self._recover()
                 if _exists(self._target):
                     require_replaceable(self._target, overwrite=self._overwrite)
-                self.found_unfinished = os.listdir(self.partial) != [_LOCK]
+                self.found_unfinished = os.listdir(self.partial) != [LOCK_FILE]
                 self._is_mine = not self.found_unfinished
                 self.folder.mkdir(exist_ok=True)
             except BaseException:
@@ -190,16 +190,7 @@ class Staging:
 
     def _take_folder(self) -> None:
         """Make the partial folder, or find it, and lock it."""
-        while self._lock is None:
-            with contextlib.suppress(FileExistsError):
-                self.partial.mkdir()
-            with contextlib.suppress(FileNotFoundError):  # the job that held it has just finished
-                _require_own_folder(self.partial)
-                lock = JobLock(self.partial / _LOCK, self._target)
-                if lock.is_current:
-                    self._lock = lock
-                else:
-                    lock.release()
+        self._lock = lock_folder(self.partial, self._target, _require_own_folder)
 
     def _leave_folder(self) -> None:
         """Let go of the partial folder, and remove it where it is empty."""
@@ -212,15 +203,15 @@ class Staging:
         if sys.platform == "win32":
             lock.release()  # an open file cannot be removed there
         with contextlib.suppress(OSError):
-            if os.listdir(self.partial) == [_LOCK]:
-                Path(self.partial, _LOCK).unlink()
+            if os.listdir(self.partial) == [LOCK_FILE]:
+                Path(self.partial, LOCK_FILE).unlink()
                 self.partial.rmdir()
         lock.release()
 
     def _clear(self) -> None:
         with os.scandir(self.partial) as entries:
             for entry in entries:
-                if entry.name not in (_LOCK, _COMMITTING):
+                if entry.name not in (LOCK_FILE, _COMMITTING):
                     _remove(entry)
         Path(self.partial, _COMMITTING).unlink(missing_ok=True)  # last: it is what tells the next run that the rest may go
 

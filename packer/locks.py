@@ -17,6 +17,7 @@ import secrets
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from packer.errors import OutputError
@@ -26,7 +27,11 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["JobLock"]
+__all__ = ["LOCK_FILE", "JobLock", "lock_folder"]
+
+LOCK_FILE = "lock"
+"""What the lock's file is called in the folder that only one job works in."""
+
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _HELD = frozenset({errno.EAGAIN, errno.EACCES, errno.EDEADLK})
@@ -145,6 +150,29 @@ class JobLock:
             return os.path.samestat(os.fstat(self._descriptor), os.lstat(self._path))
         except FileNotFoundError:
             return False
+
+
+def lock_folder(folder: Path, target: Path, require_ours: Callable[[Path], None]) -> JobLock:
+    """Make a folder in which only one job works, or find it, and lock it.
+
+    Args:
+        folder: beside the output.
+        target: the output, for the message.
+        require_ours: refuses a folder that is in the way.
+
+    Raises:
+        OutputError: another job holds it, or it was refused.
+        OSError: it cannot be made.
+    """
+    while True:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+        with contextlib.suppress(FileNotFoundError):  # the job that held it has just ended, and taken it away
+            require_ours(folder)
+            lock = JobLock(folder / LOCK_FILE, target)
+            if lock.is_current:
+                return lock
+            lock.release()
 
 
 def _is_alive(process: int) -> bool:

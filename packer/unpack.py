@@ -21,7 +21,7 @@ from packer import formats
 from packer.errors import CorruptDatasetError, DatasetChangedError, DatasetError, OutputError
 from packer.filetree import FileTree, why_unsafe
 from packer.index import INDEX_FILE, NAMES_FILE
-from packer.locks import JobLock
+from packer.locks import LOCK_FILE, JobLock, lock_folder
 from packer.manifest import MANIFEST_FILE
 from packer.model import display_name
 from packer.options import OnProgress, Progress
@@ -32,7 +32,6 @@ from packer.walk import walk
 
 __all__ = ["UnpackSummary", "unpack_dataset"]
 
-_LOCK = "lock"
 _UNPACKED = "unpacked"
 _PROGRESS_EVERY = 128
 
@@ -231,29 +230,22 @@ def _partial_folder(target: Path) -> Iterator[tuple[Path, JobLock]]:
             if sys.platform == "win32":
                 lock.release()  # an open file cannot be removed there
             with contextlib.suppress(OSError):
-                (partial / _LOCK).unlink()
+                (partial / LOCK_FILE).unlink()
                 partial.rmdir()
         lock.release()
 
 
 def _locked(partial: Path, target: Path) -> JobLock:
-    while True:
-        with contextlib.suppress(FileExistsError):
-            partial.mkdir()
-        with contextlib.suppress(FileNotFoundError):  # the job that had it has just ended, and taken the folder away
-            _require_ours(partial)
-            lock = JobLock(partial / _LOCK, target)
-            if lock.is_current:
-                if os.path.lexists(partial / _UNPACKED):
-                    shutil.rmtree(partial / _UNPACKED)
-                return lock
-            lock.release()
+    lock = lock_folder(partial, target, _require_ours)
+    if os.path.lexists(partial / _UNPACKED):
+        shutil.rmtree(partial / _UNPACKED)
+    return lock
 
 
 def _require_ours(partial: Path) -> None:
     info = os.lstat(partial)
     is_mine = sys.platform == "win32" or info.st_uid == os.geteuid()
-    if not stat.S_ISDIR(info.st_mode) or not is_mine or not {_LOCK, _UNPACKED}.issuperset(os.listdir(partial)):
+    if not stat.S_ISDIR(info.st_mode) or not is_mine or not {LOCK_FILE, _UNPACKED}.issuperset(os.listdir(partial)):
         raise OutputError(f"{partial}: is in the way; the files would be unpacked there first. Choose another place with -o.")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from packer.bench.signals import undisturbed
 from packer.errors import OutputError
-from packer.locks import JobLock
+from packer.locks import LOCK_FILE, JobLock
 
 __all__ = ["FILES", "Scratch", "remove_leftovers", "scratch_folder"]
 
@@ -30,7 +30,6 @@ FILES = "files"
 
 _PREFIX = ".pack-bench-"
 _NAME = re.compile(r"\.pack-bench-[0-9a-f]{16}")
-_LOCK = "lock"
 _DATASETS = re.compile(r"data\.\w+|\.data\.\w+\.partial")
 
 _held: list[JobLock] = []
@@ -106,7 +105,7 @@ def _make(parent: Path, made: list[Path]) -> Scratch:
             made.append(folder)
             # Another job that looks for leftovers may take the folder away before it is locked.
             with contextlib.suppress(FileNotFoundError, OutputError):
-                lock = JobLock(folder / _LOCK, folder)
+                lock = JobLock(folder / LOCK_FILE, folder)
                 if lock.is_current:
                     return Scratch(folder, lock)
                 lock.release()
@@ -119,16 +118,16 @@ def _make(parent: Path, made: list[Path]) -> Scratch:
 def _remove_leftover(folder: Path) -> bool:
     if not _is_ours(folder):
         return False
-    lock = JobLock(folder / _LOCK, folder)
+    lock = JobLock(folder / LOCK_FILE, folder)
     try:
         if not lock.is_current or not _is_ours(folder):
             return False
         for name in os.listdir(folder):
-            if name != _LOCK:
+            if name != LOCK_FILE:
                 shutil.rmtree(folder / name)
         if sys.platform == "win32":
             lock.release()
-        Path(folder, _LOCK).unlink()
+        Path(folder, LOCK_FILE).unlink()
         folder.rmdir()
     finally:
         lock.release()
@@ -140,16 +139,16 @@ def _is_ours(folder: Path) -> bool:
     if not stat.S_ISDIR(info.st_mode) or (sys.platform != "win32" and info.st_uid != os.geteuid()):
         return False
     names = set(os.listdir(folder))
-    others = [name for name in names - {_LOCK, FILES} if not _DATASETS.fullmatch(name)]
-    if _LOCK not in names or others or not all(_is_folder(folder / name) for name in names - {_LOCK}):
+    others = [name for name in names - {LOCK_FILE, FILES} if not _DATASETS.fullmatch(name)]
+    if LOCK_FILE not in names or others or not all(_is_folder(folder / name) for name in names - {LOCK_FILE}):
         return False
-    lock = folder / _LOCK
+    lock = folder / LOCK_FILE
     info = os.lstat(lock)
     if not stat.S_ISREG(info.st_mode) or info.st_size > 4096:
         return False
     word = lock.read_bytes()
     if not word:
-        return names == {_LOCK}  # killed between making the lock file and writing to it
+        return names == {LOCK_FILE}  # killed between making the lock file and writing to it
     try:
         return {"host", "process", "job"} == set(json.loads(word))
     except (ValueError, TypeError):
