@@ -19,7 +19,6 @@ status is 1 only where data are wrong.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import pickle
 import shutil
@@ -37,7 +36,7 @@ import xxhash
 from machine import CpuClock, describe_machine, describe_versions
 from options import positive_int
 from proof import WrongDataError
-from timing import format_setting
+from timing import format_setting, write_rows
 
 import packer
 from packer import open_dataset
@@ -258,8 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         row = f"{figure.what:<36} {median(figure.values):>8.1f} {figure.unit}  {spread:<13} < {figure.budget:.0f}"
         print(f"{row}  {'met' if figure.is_met else 'MISSED'}")
     if options.json:
-        lines = [{"kind": "setting", **setting}, *({"kind": "figure", "met": f.is_met, **asdict(f)} for f in figures)]
-        options.json.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_rows(options.json, setting, ({"kind": "figure", "met": f.is_met, **asdict(f)} for f in figures))
     return 0
 
 

@@ -41,7 +41,7 @@ from options import positive_int
 from peerlist import LOOSE, PEERS, UnavailableError
 from peerparts import Bench, compare_files, compare_pictures
 from proof import WrongDataError
-from timing import Result, format_setting, format_table
+from timing import Result, format_setting, format_table, write_rows
 
 import packer
 
@@ -123,12 +123,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write_lines(path: Path, setting: dict[str, object], parts: dict[str, list[Result]]) -> None:
     """Write the JSON lines: setting, then the results of each part."""
-    lines: list[dict[str, object]] = [{"kind": "setting", **setting}]
+    rows: list[dict[str, object]] = []
     for part, results in parts.items():
         for result in results:
             derived = {"measure": result.measure.value, "ratios": result.ratios, "ratio": result.ratio, "met": None}
-            lines.append({"kind": "result", "part": part, **asdict(result), **derived})
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            rows.append({"kind": "result", "part": part, **asdict(result), **derived})
+    write_rows(path, setting, rows)
 
 
 if __name__ == "__main__":

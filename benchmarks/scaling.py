@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import random
 import shutil
@@ -41,7 +40,7 @@ from machine import CpuClock, count_cpus, describe_machine, describe_versions
 from options import positive_int
 from packing import _pack_command
 from proof import WrongDataError
-from timing import format_setting
+from timing import format_setting, write_rows
 
 import packer
 from packer import formats
@@ -280,8 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         budget = "" if figure.budget is None else f"≤ {figure.budget:.2f}  {'met' if figure.is_met else 'MISSED'}"
         print(f"{figure.what:<60} {median(figure.values):>9.2f} {figure.unit:<9}  {spread:<17}  {budget}")
     if options.json:
-        lines = [{"kind": "setting", **setting}, *({"kind": "figure", "met": f.is_met, **asdict(f)} for f in figures)]
-        options.json.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        write_rows(options.json, setting, ({"kind": "figure", "met": f.is_met, **asdict(f)} for f in figures))
     return 0
 
 

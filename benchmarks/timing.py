@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
@@ -186,9 +186,21 @@ def write_json_lines(path: Path, setting: dict[str, object], results: Sequence[R
         setting: machine, versions and options.
         results: the results, in order.
     """
-    lines: list[dict[str, object]] = [{"kind": "setting", **setting}]
+    rows = []
     for result in results:
         values = asdict(result)
         derived = {"ratios": result.ratios, "ratio": result.ratio, "met": result.is_met}
-        lines.append({"kind": "result", **values, "measure": result.measure.value, **derived})
+        rows.append({"kind": "result", **values, "measure": result.measure.value, **derived})
+    write_rows(path, setting, rows)
+
+
+def write_rows(path: Path, setting: dict[str, object], rows: Iterable[dict[str, object]]) -> None:
+    """Write one JSON object a line: first how and where it was measured, then each row.
+
+    Args:
+        path: the file, replaced if it exists.
+        setting: machine, versions and options.
+        rows: what was measured.
+    """
+    lines = [{"kind": "setting", **setting}, *rows]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
