@@ -1,4 +1,4 @@
-"""The child processes of this one, and the most memory that they ever held. Linux; elsewhere there are none."""
+"""Processes that descend from this one, and their memory. Linux; elsewhere there are none, and they have none."""
 
 from __future__ import annotations
 
@@ -8,17 +8,38 @@ from pathlib import Path
 
 _PARENT = "PPid:"
 _PEAK = "VmHWM:"
+_ANONYMOUS = "RssAnon:"
 
 
-def child_processes() -> list[int]:
-    """Process ids of all children that run now."""
+def child_processes(parent: int | None = None) -> list[int]:
+    """Process ids of all children that run now; of this process where none is named."""
+    wanted = os.getpid() if parent is None else parent
     found = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in found if _field(pid, _PARENT) == os.getpid()]
+    return [pid for pid in found if _field(pid, _PARENT) == wanted]
+
+
+def descendants(process: int) -> list[int]:
+    """Process ids of the children that run now, and of theirs."""
+    return [pid for child in child_processes(process) for pid in (child, *descendants(child))]
 
 
 def peak_memory_bytes(processes: Iterable[int]) -> int:
     """The largest resident set that any of some running processes ever had; 0 where the system does not tell."""
     return max((_field(pid, _PEAK) * 1024 for pid in processes), default=0)
+
+
+def anonymous_bytes(process: int) -> int:
+    """Memory of a running process that is no file's, now; pages that a fork still shares count. 0 where nobody tells."""
+    return _field(process, _ANONYMOUS) * 1024
+
+
+def private_bytes() -> int:
+    """Memory that this process shares with no other, now; 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
 
 
 def _field(pid: int, name: str) -> int:

@@ -10,6 +10,9 @@ On photographs of 500 x 375 pixels (``data.py``), which are in the page cache (w
   tar followed by a sync stands in the table as well, without a budget.
 * Checking in one process, ``packer.check.check_source``, against ``load()`` of Pillow: files/s.
 
+And the most private memory (``RssAnon``) of any worker process of ``pack --check full``, looked at in a run without a clock;
+left out where the system does not tell.
+
 Before each timed part everything written so far is synced to the disk; outputs are compared with the source files after
 it, outside the time, and removed. A budget that is missed is printed; the exit status is 1 only where data are wrong or
 a command failed, and 2 where scikit-learn is not installed.
@@ -28,14 +31,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 
 from checking import compare_checking
+from childmemory import anonymous_bytes, descendants, private_bytes
 from data import make_photos
 from machine import CpuClock, count_cpus, describe_machine, describe_versions
 from options import positive_int
 from proof import WrongDataError, prove_packed, prove_tar
-from timing import Contender, Measure, Result, compare, format_setting, format_table, write_json_lines
+from timing import (
+    Contender,
+    Figure,
+    Measure,
+    Result,
+    compare,
+    format_figures,
+    format_setting,
+    format_table,
+    write_json_lines,
+)
 
 import packer
 
@@ -45,6 +59,9 @@ FORMATS = tuple(TAR_BUDGETS)
 # At 1/8, as libjpeg-turbo rounds it up.
 DECODED_PIXELS = 63 * 47
 WARM_UP_FILES = 10
+# Beside one decoded file, which is half a MB here.
+WORKER_BUDGET = 200.0
+POLL_SECONDS = 0.05
 DISTRIBUTIONS = ("numpy", "pillow", "simplejpeg", "xxhash", "lmdb", "h5py", "webdataset")
 
 
@@ -65,11 +82,25 @@ class Bench:
     def pack(self, format_name: str, check: str) -> float:
         """Pack with the command, prove the output right, remove it; returns the seconds that the command took."""
         output = self.work / f"packed.{format_name}"
-        command = [*_pack_command(), str(self.source), "--format", format_name, "-o", str(output)]
+        command = [*pack_command(), str(self.source), "--format", format_name, "-o", str(output)]
         seconds, _ = _run_timed([*command, "--check", check, "--workers", str(self.workers), "-q"])
         prove_packed(output, self.source)
         shutil.rmtree(output)
         return seconds
+
+    def worker_memory(self, format_name: str) -> float:
+        """Pack with all checks; returns the most MB that a process held which the command had started."""
+        output = self.work / f"packed.{format_name}"
+        command = [*pack_command(), str(self.source), "--format", format_name, "-o", str(output), "--check", "full"]
+        most = 0
+        with subprocess.Popen([*command, "--workers", str(self.workers), "-q"], stdout=subprocess.DEVNULL) as process:
+            while process.poll() is None:
+                most = max([most, *map(anonymous_bytes, descendants(process.pid))])
+                sleep(POLL_SECONDS)
+        if process.returncode:
+            raise WrongDataError(f"exit status {process.returncode} of {' '.join(command)}")
+        shutil.rmtree(output)
+        return most / 1e6
 
     def decode_alone(self) -> float:
         """Decode everything and prove it by the number of pixels; returns the seconds that the command took."""
@@ -123,8 +154,8 @@ def compare_none(bench: Bench, *, count: int, repeat: int) -> list[Result]:
     )
 
 
-def run_benchmark(work: Path, *, count: int, repeat: int, workers: int) -> list[Result]:
-    """Make the photographs and answer the three questions.
+def run_benchmark(work: Path, *, count: int, repeat: int, workers: int) -> tuple[list[Result], list[Figure]]:
+    """Make the photographs, answer the three questions, and look at the memory.
 
     Args:
         work: an existing folder on the file system of interest; what is made in it stays.
@@ -146,14 +177,18 @@ def run_benchmark(work: Path, *, count: int, repeat: int, workers: int) -> list[
             Bench(few, work, workers).pack(name, "full")
     _read_all(source)
     bench = Bench(source, work, workers)
-    return [
+    results = [
         *compare_full(bench, count=count, repeat=repeat),
         *compare_none(bench, count=count, repeat=repeat),
         *compare_checking(work, count=count, repeat=repeat),
     ]
+    if not private_bytes():
+        return results, []
+    memory = bench.worker_memory("hdf5")
+    return results, [Figure("private memory of a worker of pack --check full", "MB", (memory,), WORKER_BUDGET)]
 
 
-def _pack_command() -> list[str]:
+def pack_command() -> list[str]:
     """The installed command, as users start it; from a checkout that is not installed, its function."""
     installed = shutil.which("pack", path=sysconfig.get_path("scripts"))
     if installed:
@@ -210,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         started = CpuClock.read()
         try:
-            results = run_benchmark(work, count=options.count, repeat=options.repeat, workers=options.workers)
+            results, figures = run_benchmark(work, count=options.count, repeat=options.repeat, workers=options.workers)
         except WrongDataError as error:
             print(f"packing.py: {error}", file=sys.stderr)
             return 1
@@ -220,8 +255,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     setting["cpus_used_by_others"] = started.cpus_used_by_others(CpuClock.read())
     print(format_setting(setting))
     print(format_table(results))
+    print(format_figures(figures))
     if options.json:
-        write_json_lines(options.json, setting, results)
+        write_json_lines(options.json, setting, {"": [*results, *figures]})
     return 0
 
 

@@ -30,8 +30,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import date
 from pathlib import Path
 
 from data import make_photos
@@ -41,7 +39,7 @@ from options import positive_int
 from peerlist import LOOSE, PEERS, UnavailableError
 from peerparts import Bench, compare_files, compare_pictures
 from proof import WrongDataError
-from timing import Result, format_setting, format_table, write_rows
+from timing import format_setting, format_table, write_json_lines
 
 import packer
 
@@ -95,7 +93,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bench = Bench(work, [peer for peer in PEERS if peer.name in asked], envs, options.repeat)
         setting: dict[str, object] = {
             "benchmark": "peers",
-            "date": date.today().isoformat(),
             "machine": describe_machine(work),
             "versions": {"packer": packer.__version__, **describe_versions(["numpy", "pillow", "torch", "xxhash"])},
             "options": {"count": options.count, "repeat": options.repeat, "workers": options.workers},
@@ -117,18 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"left out, {part}: {name}: {reason}" for name, reason in reasons.items()))
     if options.json:
         facts = {"sizes": bench.sizes, "peer_versions": bench.versions, "skipped": bench.skipped}
-        write_lines(options.json, {**setting, **facts}, bench.results)
+        write_json_lines(options.json, {**setting, **facts}, bench.results)
     return 0
-
-
-def write_lines(path: Path, setting: dict[str, object], parts: dict[str, list[Result]]) -> None:
-    """Write the JSON lines: setting, then the results of each part."""
-    rows: list[dict[str, object]] = []
-    for part, results in parts.items():
-        for result in results:
-            derived = {"measure": result.measure.value, "ratios": result.ratios, "ratio": result.ratio, "met": None}
-            rows.append({"kind": "result", "part": part, **asdict(result), **derived})
-    write_rows(path, setting, rows)
 
 
 if __name__ == "__main__":

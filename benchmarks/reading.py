@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(format_setting(setting))
     print(format_table(results))
     if options.json:
-        write_json_lines(options.json, setting, results)
+        write_json_lines(options.json, setting, {"": results})
     return 0
 
 

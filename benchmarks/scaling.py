@@ -27,20 +27,19 @@ import sys
 import tempfile
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import date
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from statistics import median
 from time import perf_counter, sleep
 
 import numpy as np
+from childmemory import anonymous_bytes
 from machine import CpuClock, count_cpus, describe_machine, describe_versions
 from options import positive_int
-from packing import _pack_command
+from packing import pack_command
 from proof import WrongDataError
-from timing import format_setting, write_rows
+from timing import Figure, format_figures, format_setting, write_json_lines
 
 import packer
 from packer import formats
@@ -51,28 +50,6 @@ FOLDER_FILES = 1000
 LENGTH = 20
 PROVED = 1000
 POLL_SECONDS = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Something measured in several rounds.
-
-    Attributes:
-        what: is measured.
-        unit: of the values.
-        values: one a round.
-        budget: the median is at most that; None where there is none.
-    """
-
-    what: str
-    unit: str
-    values: tuple[float, ...]
-    budget: float | None = None
-
-    @property
-    def is_met(self) -> bool | None:
-        """Whether the median keeps the budget; None where there is none."""
-        return None if self.budget is None else median(self.values) <= self.budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +125,6 @@ def prove_sample(output: Path, tree: Tree, seed: int) -> None:
         raise WrongDataError(f"{output.name} cannot be read back: {error}") from error
 
 
-def private_memory_bytes(process: int) -> int:
-    """The private memory of a running process now; 0 where the system does not tell."""
-    try:
-        lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return 0
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:")), 0)
-
-
 def pack(tree: Tree, output: Path, options: Sequence[str]) -> tuple[float, int]:
     """Pack by the command; returns its seconds, and the most private memory that its main process had.
 
@@ -167,10 +135,10 @@ def pack(tree: Tree, output: Path, options: Sequence[str]) -> tuple[float, int]:
     errors = output.with_suffix(".log")
     with errors.open("w", encoding="utf-8") as log:
         start, most = perf_counter(), 0
-        command = [*_pack_command(), str(tree.root), "-o", str(output), "--quiet", *options]
+        command = [*pack_command(), str(tree.root), "-o", str(output), "--quiet", *options]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log) as process:
             while process.poll() is None:
-                most = max(most, private_memory_bytes(process.pid))
+                most = max(most, anonymous_bytes(process.pid))
                 sleep(POLL_SECONDS)
         seconds = perf_counter() - start
     if process.returncode:
@@ -261,7 +229,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         setting: dict[str, object] = {
             "benchmark": "scaling",
-            "date": date.today().isoformat(),
             "machine": describe_machine(work),
             "versions": {"packer": packer.__version__, **describe_versions(["numpy", "xxhash", "lmdb", "h5py", "webdataset"])},
             "cache": "warm",
@@ -274,12 +241,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "cpus_used_by_others": started.cpus_used_by_others(CpuClock.read()),
         }
     print(format_setting(setting))
-    for figure in figures:
-        spread = f"{min(figure.values):.2f}–{max(figure.values):.2f}"
-        budget = "" if figure.budget is None else f"≤ {figure.budget:.2f}  {'met' if figure.is_met else 'MISSED'}"
-        print(f"{figure.what:<60} {median(figure.values):>9.2f} {figure.unit:<9}  {spread:<17}  {budget}")
+    print(format_figures(figures))
     if options.json:
-        write_rows(options.json, setting, ({"kind": "figure", "met": f.is_met, **asdict(f)} for f in figures))
+        write_json_lines(options.json, setting, {"": figures})
     return 0
 
 

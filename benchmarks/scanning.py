@@ -24,7 +24,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ from childmemory import peak_memory_bytes
 from machine import CpuClock, describe_machine, describe_versions
 from options import positive_int
 from proof import WrongDataError
-from timing import Contender, Measure, Result, compare, format_setting, format_table, write_json_lines
+from timing import Contender, Figure, Measure, Result, compare, format_figures, format_setting, format_table, write_json_lines
 
 import packer
 from packer.scan import scan
@@ -123,7 +122,7 @@ def prove_scanned(scanned: Scanned, expected: Found) -> None:
         )
 
 
-def run_benchmark(work: Path, *, files: int, folders: int, repeat: int) -> tuple[list[Result], float]:
+def run_benchmark(work: Path, *, files: int, folders: int, repeat: int) -> tuple[list[Result], Figure]:
     """Make the files and compare.
 
     Args:
@@ -133,7 +132,7 @@ def run_benchmark(work: Path, *, files: int, folders: int, repeat: int) -> tuple
         repeat: number of rounds.
 
     Returns:
-        The comparison, and the bytes of memory a file.
+        The comparison, and the memory that the scan took.
 
     Raises:
         WrongDataError: the scan found something else than `find`, or died.
@@ -163,7 +162,7 @@ def run_benchmark(work: Path, *, files: int, folders: int, repeat: int) -> tuple
         files=files,
         repeat=repeat,
     )
-    return results, median(memory) / files
+    return results, Figure("memory of the scan", "bytes a file", tuple(value / files for value in memory), BYTES_A_FILE)
 
 
 def _find_command(root: Path) -> list[str]:
@@ -209,11 +208,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"scanning.py: {error}", file=sys.stderr)
             return 1
     setting["cpus_used_by_others"] = started.cpus_used_by_others(CpuClock.read())
-    setting["memory"] = {"bytes a file": round(memory), "budget": BYTES_A_FILE, "met": memory < BYTES_A_FILE}
     print(format_setting(setting))
     print(format_table(results))
+    print(format_figures([memory]))
     if options.json:
-        write_json_lines(options.json, setting, results)
+        write_json_lines(options.json, setting, {"": [*results, memory]})
     return 0
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from enum import Enum
 from pathlib import Path
 from statistics import median
@@ -83,6 +84,32 @@ class Result:
         if self.budget is None:
             return None
         return self.ratio >= self.budget if self.measure is Measure.RATE else self.ratio <= self.budget
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Something that is measured for itself, in several rounds.
+
+    Attributes:
+        what: is measured.
+        unit: of the values.
+        values: one a round.
+        budget: the median is at most that; None where there is none.
+        part: of the benchmark; empty where it has only one.
+        at: for how many samples, shards, workers or ranks; None where the cost of none of them is asked for.
+    """
+
+    what: str
+    unit: str
+    values: tuple[float, ...]
+    budget: float | None = None
+    part: str = ""
+    at: int | None = None
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether the median keeps the budget; None where there is no budget."""
+        return None if self.budget is None else median(self.values) <= self.budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +187,10 @@ def format_table(results: Sequence[Result]) -> str:
     """The results as lines of text: ratio, spread, budget, and the medians that they come from."""
     rows: list[tuple[str, ...]] = [("what", "against", "ratio", "spread", "budget", "", "files/s", "against")]
     rows += [_format_row(result) for result in results]
+    return _columns(rows)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
@@ -178,29 +209,40 @@ def _format_row(result: Result) -> tuple[str, ...]:
     )
 
 
-def write_json_lines(path: Path, setting: dict[str, object], results: Sequence[Result]) -> None:
-    """Write one JSON object a line: first how and where it was measured, then each result with all repetitions.
+def format_figures(figures: Sequence[Figure]) -> str:
+    """Figures as lines of text: median, spread and budget."""
+    rows: list[tuple[str, ...]] = [("what", "at", "median", "unit", "spread", "budget", "")]
+    for figure in figures:
+        rows.append(
+            (
+                figure.what,
+                "" if figure.at is None else f"{figure.at:,}",
+                f"{median(figure.values):,.2f}",
+                figure.unit,
+                f"{min(figure.values):,.2f}–{max(figure.values):,.2f}",
+                "" if figure.budget is None else f"≤ {figure.budget:,.2f}",
+                {None: "", True: "met", False: "MISSED"}[figure.is_met],
+            )
+        )
+    return _columns(rows)
+
+
+def write_json_lines(path: Path, setting: dict[str, object], rows: Mapping[str, Sequence[Result | Figure]]) -> None:
+    """Write one JSON object a line: first when, how and where it was measured, then each row with all repetitions.
 
     Args:
         path: the file, replaced if it exists.
-        setting: machine, versions and options.
-        results: the results, in order.
+        setting: machine, versions and options; the date of today is added.
+        rows: by part of the benchmark, which is empty where there is only one; a figure that names its part keeps it.
     """
-    rows = []
-    for result in results:
-        values = asdict(result)
-        derived = {"ratios": result.ratios, "ratio": result.ratio, "met": result.is_met}
-        rows.append({"kind": "result", **values, "measure": result.measure.value, **derived})
-    write_rows(path, setting, rows)
-
-
-def write_rows(path: Path, setting: dict[str, object], rows: Iterable[dict[str, object]]) -> None:
-    """Write one JSON object a line: first how and where it was measured, then each row.
-
-    Args:
-        path: the file, replaced if it exists.
-        setting: machine, versions and options.
-        rows: what was measured.
-    """
-    lines = [{"kind": "setting", **setting}, *rows]
+    lines = [{"kind": "setting", "date": date.today().isoformat(), **setting}]
+    lines += [_line(row, part) for part, found in rows.items() for row in found]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def _line(row: Result | Figure, part: str) -> dict[str, object]:
+    values = asdict(row)
+    if isinstance(row, Figure):
+        return {"kind": "figure", **values, "part": row.part or part, "met": row.is_met}
+    derived = {"measure": row.measure.value, "ratios": row.ratios, "ratio": row.ratio, "met": row.is_met}
+    return {"kind": "result", "part": part, **values, **derived}
