@@ -306,7 +306,7 @@ def test_a_look_up_of_another_sample_is_no_result(benchmark: Callable[[str], Any
     synthetic.look_up(data, range(3000), 7)
     shifted = data.subset(indices=[*range(1, 3000)])
     other_targets = packer.open_dataset(tmp_path / "d", output="numpy", target_transform=operator.neg)
-    for wrong, shards in ((shifted, 7), (other_targets, 7), (data, 6)):
+    for wrong, shards in ((shifted, 7), (other_targets, 7), (data, 9)):
         with pytest.raises(benchmark("proof").WrongDataError, match="sample 1234"):
             synthetic.look_up(wrong, [1234], shards)
 
