@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from packer.checking import check_folder
     from packer.convert import ConvertSummary, convert_dataset
     from packer.datasets import HDF5Dataset, LMDBDataset, PackedDataset, WebDatasetDataset, open_dataset
+    from packer.doctor.explain import explain
+    from packer.doctor.explanation import Explanation
+    from packer.doctor.snapshot import SystemSnapshot
     from packer.errors import (
         CorruptDatasetError,
         CorruptSampleError,
@@ -31,9 +34,11 @@ if TYPE_CHECKING:
         TooManySkippedError,
         TruncatedFileError,
     )
+    from packer.loader import Loader
     from packer.options import InputOptions, PackOptions
     from packer.pack import pack_folder
     from packer.sampler import EpochSampler
+    from packer.torchloader import WorkerLoader, make_loader
     from packer.unpack import UnpackSummary, unpack_dataset
     from packer.verify import verify_dataset
 
@@ -45,6 +50,9 @@ _HOME_OF = {
     "PackedDataset": "datasets",
     "WebDatasetDataset": "datasets",
     "open_dataset": "datasets",
+    "Explanation": "doctor.explanation",
+    "SystemSnapshot": "doctor.snapshot",
+    "explain": "doctor.explain",
     "EpochSampler": "sampler",
     "InputOptions": "options",
     "PackOptions": "options",
@@ -52,6 +60,9 @@ _HOME_OF = {
     "ConvertSummary": "convert",
     "convert_dataset": "convert",
     "pack_folder": "pack",
+    "Loader": "loader",
+    "WorkerLoader": "torchloader",
+    "make_loader": "torchloader",
     "UnpackSummary": "unpack",
     "unpack_dataset": "unpack",
     "verify_dataset": "verify",
@@ -76,24 +87,29 @@ __all__ = [
     "DatasetChangedError",
     "DatasetError",
     "EpochSampler",
+    "Explanation",
     "HDF5Dataset",
     "InputError",
     "InputOptions",
     "LMDBDataset",
     "LaterLayoutError",
+    "Loader",
     "MixedBatchError",
     "OptionError",
     "OutputError",
     "PackOptions",
     "PackedDataset",
     "PackerError",
+    "SystemSnapshot",
     "TooManySkippedError",
     "TruncatedFileError",
     "UnpackSummary",
     "WebDatasetDataset",
+    "WorkerLoader",
     "__version__",
     "check_folder",
     "convert_dataset",
+    "make_loader",
     "open_dataset",
     "pack_folder",
     "unpack_dataset",

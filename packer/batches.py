@@ -14,13 +14,20 @@ from packer.index import Record
 from packer.model import Unfit
 from packer.npyheader import Header, parse_header
 from packer.store import Store
+from packer.tensors import PinnedBuffers
 
 __all__ = ["fill_batch", "read_arrays"]
 
 _HEAD_BYTES = 4096
 
 
-def read_arrays(store: Store, numbers: Sequence[int], records: Sequence[Record], buffers: BufferPool) -> NDArray[Any] | None:
+def read_arrays(
+    store: Store,
+    numbers: Sequence[int],
+    records: Sequence[Record],
+    buffers: BufferPool | PinnedBuffers,
+    check: Callable[[], object],
+) -> NDArray[Any] | None:
     """Read ``.npy`` files of one shape and dtype without a copy between.
 
     Args:
@@ -28,6 +35,7 @@ def read_arrays(store: Store, numbers: Sequence[int], records: Sequence[Record],
         numbers: of the samples, at least one; all must be ``.npy`` files.
         records: of the samples.
         buffers: where the memory for the batch comes from.
+        check: called before each sample; what it raises ends the reading.
 
     Returns:
         Shape (samples, ...); ``None`` where the files differ, or do not hold their elements row-major in native byte order, so
@@ -54,6 +62,7 @@ def read_arrays(store: Store, numbers: Sequence[int], records: Sequence[Record],
     rows = batch.reshape(-1).view(np.uint8).data
     size = header.body_bytes
     for i, (number, record) in enumerate(zip(numbers, records, strict=True)):
+        check()
         if not store.read_array_into(number, record, head, rows[i * size : (i + 1) * size]):
             return None
     return batch
@@ -63,7 +72,9 @@ def _is_plain(header: Header) -> bool:
     return not header.fortran_order and header.dtype.isnative
 
 
-def fill_batch(arrays: Iterator[NDArray[Any]], count: int, name: Callable[[int], str], buffers: BufferPool) -> NDArray[Any]:
+def fill_batch(
+    arrays: Iterator[NDArray[Any]], count: int, name: Callable[[int], str], buffers: BufferPool | PinnedBuffers
+) -> NDArray[Any]:
     """Put arrays of one shape and dtype into one.
 
     Args:

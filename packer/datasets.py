@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from packer.decode import ReadOptions
 from packer.errors import DatasetError
 from packer.index import Names, Record
-from packer.model import DEFAULT_MAX_PIXELS
-from packer.samples import SampleReader
+from packer.model import DEFAULT_MAX_PIXELS, TYPES_BY_NAME
+from packer.samples import Pieces, SampleReader
 from packer.selection import are_several, as_numbers, places_of_classes, split_places
 from packer.store import SampleView, Store
 from packer.tensors import Dataset, stack
@@ -136,7 +136,7 @@ class PackedDataset(Dataset):
         if type(index) is int and 0 <= index < self._length and self._selection is None:
             number = index
         elif are_several(index):
-            return self._batch(self._numbers(index))
+            return self.finish_batch(self.read_batch(index))
         else:
             number = self._number(index)
         return self._sample(number, self._store.index[number])
@@ -260,19 +260,80 @@ class PackedDataset(Dataset):
             error.add_note(f"in the transform of sample {number} ({self._store.name(number)!r}) of {self._store.path}")
             raise
 
-    def _batch(self, numbers: list[int]) -> Any:
+    def with_pinned_batches(self) -> Self:
+        """The same dataset, whose batches lie in pinned memory, from which an accelerator copies while the program goes on."""
+        twin = copy.copy(self)
+        twin._reader = self._reader.with_pinned_batches()
+        return twin
+
+    @property
+    def has_transforms(self) -> bool:
+        """Whether a function of the user's is called for each sample."""
+        return self.transform is not None or self.target_transform is not None
+
+    @property
+    def holds_arrays(self) -> bool:
+        """Whether the first sample is an array and not a picture; without looking at the others."""
+        return len(self) > 0 and self._store.index[self._number(0)].type == TYPES_BY_NAME["npy"].code
+
+    def read_batch(self, indices: Any, check: Callable[[], object] = lambda: None) -> Pieces:
+        """The first half of a batch, for loaders: its samples, read and decoded. No transform is called, so any thread may.
+
+        Args:
+            indices: numbers of the samples, at least one.
+            check: called before each sample; what it raises ends the reading.
+
+        Raises:
+            DatasetError, OptionError, MixedBatchError: as ``data[[...]]``.
+        """
+        numbers = self._numbers(indices)
         if not numbers:
             raise IndexError("a batch of no samples")
         records = self._asked(numbers)
-        if self.transform is None:
-            data = self._reader.batch(numbers, records)
+        read = self._reader.batch if self.transform is None else self._reader.several
+        return Pieces(numbers, records, read(numbers, records, check))
+
+    def finish_batch(
+        self,
+        pieces: Pieces,
+        before: Callable[[int], object] = lambda number: None,
+        failed: Callable[[str, Exception], object] | None = None,
+    ) -> Any:
+        """The second half: transforms are called, and the batch is put together.
+
+        Args:
+            pieces: of ``read_batch``.
+            before: called with the number of each sample before its transforms.
+            failed: told the name of a sample whose transforms raise, and the error; the sample is then left out. ``None``: the
+                error is raised.
+
+        Returns:
+            The batch as ``data[[...]]`` gives it; ``None`` where no sample is left.
+        """
+        data, whole = pieces.data, True
+        targets: list[Any] = []
+        if not self.has_transforms:
+            targets = [record.label for record in pieces.records]
         else:
-            samples = (self._reader.one(number, record) for number, record in zip(numbers, records, strict=True))
-            data = self._stacked([self._call(self.transform, *pair) for pair in zip(samples, numbers, strict=True)])
-        if not self._has_labels:
-            return data
-        targets = [self._target(number, record) for number, record in zip(numbers, records, strict=True)]
-        return data, self._stacked(targets)
+            values = []
+            for number, record, value in zip(*pieces, strict=True):
+                before(number)
+                try:
+                    made = value if self.transform is None else self._call(self.transform, value, number)
+                    target = self._target(number, record) if self._has_labels else None
+                except Exception as error:  # a transform raises anything
+                    if failed is None:
+                        raise
+                    failed(self._store.name(number), error)
+                    whole = False
+                    continue
+                values.append(made)
+                targets.append(target)
+            if not values:
+                return None
+            if self.transform is not None or not whole:
+                data = self._stacked(values)
+        return (data, self._stacked(targets)) if self._has_labels else data
 
     def _stacked(self, values: list[Any]) -> Any:
         """What transforms gave, as one tensor or array where it has one shape; plain numbers have none."""

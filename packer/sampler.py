@@ -131,6 +131,11 @@ class EpochSampler:
                 self._last, self._given = start, given
                 yield number
 
+    @property
+    def begun(self) -> int | None:
+        """The epoch of the iteration that drew last; ``None`` where none has, or another start was set since."""
+        return None if self._last is None else self._last.epoch
+
     def set_epoch(self, epoch: SupportsIndex) -> None:
         """Make this the epoch of the next iteration; those after it go on from there.
 

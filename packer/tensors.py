@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +12,31 @@ from numpy.typing import NDArray
 # Loaded here and not on first use: a process that is forked while a thread imports waits for the import's lock for ever.
 if TYPE_CHECKING:
     import torch
+    from torch.utils.data import default_collate
 
     Dataset = Sequence[Any]
 else:
     try:
         import torch
-        from torch.utils.data import Dataset
+        from torch.utils.data import Dataset, default_collate
     except (ImportError, OSError):  # OSError: installed, but its libraries do not load
         torch = None
         Dataset = Sequence
 
 _HAS_TORCH = torch is not None
 
-__all__ = ["Dataset", "resize_pixels", "stack", "tensor_maker"]
+__all__ = [
+    "Dataset",
+    "PinnedBuffers",
+    "collate",
+    "has_pinned_memory",
+    "kept_torch_generator",
+    "pinned",
+    "resize_pixels",
+    "seed_torch",
+    "stack",
+    "tensor_maker",
+]
 
 
 def tensor_maker(output: str) -> Callable[[NDArray[Any]], Any]:
@@ -34,11 +47,17 @@ def tensor_maker(output: str) -> Callable[[NDArray[Any]], Any]:
     """
     if output == "torch" and not _HAS_TORCH:
         raise ImportError('output="torch" needs torch: pip install "packer[torch]"')
-    return _same if output == "numpy" or not _HAS_TORCH else torch.from_numpy
+    return _same if output == "numpy" or not _HAS_TORCH else _tensor_over
 
 
 def _same(array: NDArray[Any]) -> NDArray[Any]:
     return array
+
+
+def _tensor_over(array: NDArray[Any]) -> torch.Tensor:
+    """A tensor over an array's memory; where this is a tensor's, that tensor, whose memory torch then knows to be pinned."""
+    base = array.base
+    return base if isinstance(base, torch.Tensor) and base.shape == array.shape else torch.from_numpy(array)
 
 
 def stack(values: list[Any]) -> Any:
@@ -52,6 +71,64 @@ def stack(values: list[Any]) -> Any:
         return values
     kinds = {(type(value), getattr(value, "shape", None), getattr(value, "dtype", None)) for value in values}
     return together(values) if len(kinds) == 1 else values
+
+
+def has_pinned_memory() -> bool:
+    """Whether there is an accelerator that copies from pinned memory while the program goes on."""
+    if not _HAS_TORCH:
+        return False
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    return kind is not None and kind.type != "mps"  # where memory is one for both
+
+
+class PinnedBuffers:
+    """Gives out arrays in pinned memory. torch's own allocator uses it again, when no copy to the accelerator is on its way."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """An array, row-major, with any content, of a dtype that torch has.
+
+        Raises:
+            MemoryError: there is not so much.
+        """
+        kind = torch.from_numpy(np.empty(0, dtype)).dtype
+        try:
+            array: NDArray[Any] = torch.empty(shape, dtype=kind, pin_memory=True).numpy()
+        except RuntimeError as error:  # torch has no class of its own for it
+            raise MemoryError(str(error)) from error
+        return array
+
+
+def pinned(batch: Any) -> Any:
+    """A batch with all its tensors in pinned memory: those that are there already, and copies of the others."""
+    if isinstance(batch, torch.Tensor):
+        return batch if batch.is_pinned() else batch.pin_memory()
+    if isinstance(batch, (list, tuple)) and type(batch) in (list, tuple):
+        return type(batch)(pinned(part) for part in batch)
+    if type(batch) is dict:
+        return {name: pinned(part) for name, part in batch.items()}
+    return batch
+
+
+def collate(samples: list[Any]) -> Any:
+    """A batch as torch's DataLoader makes it of a list of samples; the list itself where torch is not installed."""
+    return default_collate(samples) if _HAS_TORCH else samples
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's global generator for the CPU. Those of accelerators, which ``torch.manual_seed`` would seed too, stay."""
+    if _HAS_TORCH:
+        torch.default_generator.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def kept_torch_generator() -> Iterator[None]:
+    """Give torch's global generator for the CPU back as it was."""
+    state = torch.default_generator.get_state() if _HAS_TORCH else None
+    try:
+        yield
+    finally:
+        if state is not None:
+            torch.default_generator.set_state(state)
 
 
 def resize_pixels(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8] | None:

@@ -30,9 +30,9 @@ LAYERS = (
     {"check", "checksums", "index", "manifest", "plan"},
     {"duplicates", "journal", "listing", "labels", "scan", "report", "commit", "options"},
     {"formats", "checkers", "workers", "intake", "inspection", "quarantine", "estimate"},
-    {"extents", "store", "walk", "proof", "batches", "samples", "resize", "selection", "decode"},
+    {"cache", "cachefile", "extents", "store", "walk", "proof", "batches", "samples", "resize", "selection", "decode"},
     {"assembly", "pack", "job", "convert", "dryrun", "checking", "verify", "native", "decodable", "unpack"}
-    | {"datasets", "demo", "sampler", "bench"},
+    | {"datasets", "demo", "sampler", "bench", "doctor", "seeds", "epochs", "batchmaker", "loader", "torchloader"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )
@@ -42,7 +42,7 @@ ONLY_IN = {
     "lmdb": {"packer.formats.lmdb"},
     "h5py": {"packer.formats.hdf5"},
     "webdataset": {"packer.formats.webdataset"},
-    "torch": {"packer.tensors", "packer.loader", "packer.bench.loading"},
+    "torch": {"packer.tensors", "packer.torchloader", "packer.bench.loading"},
     "matplotlib": {"packer.bench.figure"},
     "click": {"packer.cli"},
     "rich": {"packer.cli"},

@@ -1,0 +1,125 @@
+"""Make the batch that a loader asks for: from a packed dataset as a whole, from any other sample by sample."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from packer.datasets import PackedDataset
+from packer.epochs import Ask, Made, Skip
+from packer.samples import Pieces
+from packer.seeds import kept_generators, seed_generators
+from packer.tensors import collate
+
+__all__ = ["BatchMaker"]
+
+
+class _Read(NamedTuple):
+    """What was read for a batch, before transforms; what was left out already."""
+
+    pieces: Pieces | None
+    skipped: list[Skip]
+
+
+class BatchMaker:
+    """Makes batches; can be pickled where the data can.
+
+    Args:
+        data: a packed dataset, or any other map-style dataset.
+        seed: of what transforms draw.
+        skips: leave out samples that cannot be made, and say so, instead of raising.
+        collate_fn: makes a batch out of a list of samples; ``None`` for a packed dataset's own batches, and for torch's
+            ``default_collate`` of any other's samples.
+        keeps_generators: give the global generators back as they were after each batch: where the loop lives in this process.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        seed: int,
+        *,
+        skips: bool,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        keeps_generators: bool = True,
+    ) -> None:
+        self.data = data
+        self._seed = seed
+        self._skips = skips
+        self._collate = collate_fn or collate
+        self._makes_whole = isinstance(data, PackedDataset) and collate_fn is None
+        self._keeps_generators = keeps_generators
+
+    def make(self, ask: Ask) -> Made:
+        """The batch, in this thread.
+
+        Raises:
+            Exception: whatever a sample raises, unless it is skipped.
+        """
+        return self.finish(ask, self.read(ask)) if self._makes_whole else self._make_by_sample(ask)
+
+    def read(self, ask: Ask, check: Callable[[], object] = lambda: None) -> _Read:
+        """Read and decode what the batch is made of; what runs nobody's transform, and so may be called in any thread.
+
+        Args:
+            ask: the batch.
+            check: called before each sample; what it raises ends the reading.
+        """
+        data: PackedDataset = self.data
+        try:
+            return _Read(data.read_batch(ask.numbers, check), [])
+        except Exception:  # of whatever class: which sample it was, and whether it is alone, shows below
+            if not self._skips:
+                raise
+        sound, skipped = [], []
+        for number in ask.numbers:
+            check()
+            try:
+                data.read_batch([number])
+            except Exception as error:  # noqa: BLE001 - whatever it is, the user wants the others
+                skipped.append(Skip(self._name(number), _problem(error)))
+            else:
+                sound.append(number)
+        return _Read(data.read_batch(sound, check) if sound else None, skipped)
+
+    def finish(self, ask: Ask, read: _Read) -> Made:
+        """Call the transforms and put the batch together; in the thread that the transforms belong to."""
+        data: PackedDataset = self.data
+        pieces, skipped = read
+        if pieces is None:
+            return Made(None, 0, skipped, ask.used)
+        if not data.has_transforms:
+            return Made(data.finish_batch(pieces), len(pieces.numbers), skipped, ask.used)
+        failed: list[Skip] = []
+        with self._generators():
+            batch = data.finish_batch(
+                pieces,
+                before=lambda number: seed_generators(self._seed, ask.epoch, number),
+                failed=(lambda name, error: failed.append(Skip(name, _problem(error)))) if self._skips else None,
+            )
+        return Made(batch, len(pieces.numbers) - len(failed), [*skipped, *failed], ask.used)
+
+    def _make_by_sample(self, ask: Ask) -> Made:
+        samples, skipped = [], []
+        with self._generators():
+            for number in ask.numbers:
+                seed_generators(self._seed, ask.epoch, number)
+                try:
+                    samples.append(self.data[number])
+                except Exception as error:  # a dataset of the user's raises anything
+                    if not self._skips:
+                        error.add_note(f"in sample {number} of {type(self.data).__name__}")
+                        raise
+                    skipped.append(Skip(self._name(number), _problem(error)))
+            batch = self._collate(samples) if samples else None
+        return Made(batch, len(samples), skipped, ask.used)
+
+    def _generators(self) -> contextlib.AbstractContextManager[None]:
+        return kept_generators() if self._keeps_generators else contextlib.nullcontext()
+
+    def _name(self, number: int) -> str:
+        return self.data.names[number] if isinstance(self.data, PackedDataset) else f"{type(self.data).__name__}[{number}]"
+
+
+def _problem(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

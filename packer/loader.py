@@ -1,0 +1,219 @@
+"""Batches without worker processes: threads read, decode and resize them, straight into the memory of the batch.
+
+    loader = Loader(data, batch_size=64, shuffle=True, seed=1)
+    for epoch in range(90):
+        loader.set_epoch(epoch)
+        for images, labels in loader:
+            ...
+
+Reading, decoders and copies let other threads run (they release Python's global lock), so threads do what worker processes
+are for: nothing is forked, pickled or sent through /dev/shm, and nothing can be killed for want of it. What holds the lock is
+a transform in Python: where that takes longer than decoding, ``make_loader`` with its worker processes is faster.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, SupportsIndex
+
+from packer.batchmaker import BatchMaker
+from packer.cpus import available_cpus
+from packer.datasets import PackedDataset
+from packer.epochs import Ask, Epochs
+from packer.errors import OptionError
+from packer.sampler import EpochSampler
+from packer.tensors import has_pinned_memory, pinned
+
+__all__ = ["Loader"]
+
+_READY = 2  # batches more than threads: one is trained on, one waits for the loop
+_POLL_S = 0.2
+
+
+class Loader:
+    """Batches of a packed dataset, in the order and with the contents that ``make_loader`` gives them.
+
+    Args:
+        data: a packed dataset. Pictures of several sizes need its ``size=(height, width)``.
+        batch_size: samples in a batch.
+        shuffle: another order in every epoch; ``False`` for 0, 1, 2 ...
+        seed: of the order and of what transforms draw, the same on all ranks.
+        drop_last: leave out a last batch of fewer samples.
+        rank, world_size, even: as ``EpochSampler`` takes them.
+        sampler: an ``EpochSampler`` in place of ``shuffle``, ``seed``, ``rank``, ``world_size`` and ``even``, for other orders.
+        on_error: ``"raise"``, or ``"skip"``: a sample that cannot be read, decoded or transformed is left out of its batch,
+            counted in ``skipped``, and named by the logger ``packer``. None takes its place. It ends the run after all where a
+            hundred and more than half of an epoch are skipped.
+        threads: that make batches; ``None`` for the CPUs that this process may use.
+        pin_memory: put batches straight into pinned memory; ``None``: where there is an accelerator that profits from it.
+
+    Transforms are called in the thread that iterates, one sample after the other: they need not be fit for threads. Before each
+    sample the global generators of ``random``, numpy and torch (CPU) are seeded by seed, epoch and sample, and given back as
+    they were after the batch; so augmentations are the same with any number of threads, after a resume, and in ``make_loader``.
+
+    Attributes:
+        data, threads, pin_memory: as given or chosen.
+
+    Raises:
+        OptionError: a value that does not exist or does not fit.
+    """
+
+    def __init__(
+        self,
+        data: PackedDataset,
+        batch_size: SupportsIndex,
+        *,
+        shuffle: bool = False,
+        seed: SupportsIndex = 0,
+        drop_last: bool = False,
+        rank: SupportsIndex | None = None,
+        world_size: SupportsIndex | None = None,
+        even: bool = True,
+        sampler: EpochSampler | None = None,
+        on_error: str = "raise",
+        threads: int | None = None,
+        pin_memory: bool | None = None,
+    ) -> None:
+        if not isinstance(data, PackedDataset):
+            raise OptionError(
+                f"data is a {type(data).__name__}, and Loader reads packed datasets only: make_loader takes any map-style "
+                "dataset, and data.subset() or data.split() are packed datasets where a Subset is not"
+            )
+        if threads is not None and threads < 1:
+            raise OptionError(f"threads={threads}, expected 1 or more")
+        self.data = data
+        self.threads = threads or available_cpus()
+        self._epochs = Epochs(
+            data,
+            batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
+            even=even,
+            sampler=sampler,
+            on_error=on_error,
+        )
+        self.pin_memory = has_pinned_memory() if pin_memory is None else pin_memory
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    def __iter__(self) -> Iterator[Any]:
+        # Each time anew, since a transform may have been set meanwhile.
+        epochs, source = self._epochs, self.data.with_pinned_batches() if self.pin_memory else self.data
+        maker = BatchMaker(source, epochs.sampler.seed, skips=epochs.on_error == "skip")
+        with _Threads(maker.read, self.threads) as threads:
+            pending: deque[tuple[Ask, Future[Any]]] = deque()
+            asks = iter(epochs)
+            most = self.threads + _READY
+            begun = False
+            while True:
+                while len(pending) < most and (ask := next(asks, None)):
+                    self.data.ask_ahead(ask.numbers)
+                    pending.append((ask, threads.submit(ask)))
+                if not begun:
+                    epochs.begin()
+                    begun = True
+                if not pending:
+                    break
+                ask, future = pending.popleft()
+                made = maker.finish(ask, future.result())
+                del future
+                if epochs.take(made):
+                    yield pinned(made.batch) if self.pin_memory else made.batch
+                del made
+            epochs.end()
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """What gives the order."""
+        return self._epochs.sampler
+
+    @property
+    def skipped(self) -> int:
+        """Samples left out so far."""
+        return self._epochs.skipped
+
+    @property
+    def skipped_samples(self) -> dict[str, str]:
+        """What was wrong with the first thousand samples left out, by their original relative path."""
+        return self._epochs.skipped_samples
+
+    def set_epoch(self, epoch: SupportsIndex) -> None:
+        """Make this the epoch of the next iteration; see ``EpochSampler.set_epoch``."""
+        self._epochs.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What ``load_state_dict`` needs to go on behind the last batch that was given out; fit for JSON."""
+        return self._epochs.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration what remains of that epoch; a state of ``make_loader`` will do as well.
+
+        Raises:
+            OptionError: the state is of other data, another order or another seed.
+        """
+        self._epochs.load_state_dict(state)
+
+    def __repr__(self) -> str:
+        own = f"threads={self.threads}, pin_memory={self.pin_memory}"
+        return f"{type(self).__name__}({self.data!r}, {self._epochs.describe()}, {own})"
+
+
+class _EndedError(Exception):
+    """Nobody waits for this batch any more."""
+
+
+class _Threads:
+    """Threads that make batches in the order in which they are asked for; they end with the block, within one sample."""
+
+    # No ThreadPoolExecutor: when the interpreter ends while an iterator lives, it first makes all that was ever asked for.
+    def __init__(self, make: Callable[[Ask, Callable[[], object]], Any], count: int) -> None:
+        self._make = make
+        self._asked: SimpleQueue[tuple[Ask, Future[Any]] | None] = SimpleQueue()
+        self._ends = False
+        self._threads = [threading.Thread(target=self._work, name=f"packer-loader-{i}") for i in range(count)]
+
+    def __enter__(self) -> _Threads:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ends = True
+        for _ in self._threads:
+            self._asked.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def submit(self, ask: Ask) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._asked.put((ask, future))
+        return future
+
+    def _work(self) -> None:
+        while not self._ends:
+            try:
+                task = self._asked.get(timeout=_POLL_S)
+            except Empty:
+                if not threading.main_thread().is_alive():  # the interpreter ends, and waits for this thread
+                    return
+                continue
+            if task is None:
+                return
+            ask, future = task
+            try:
+                future.set_result(self._make(ask, self._check))
+            except BaseException as error:  # noqa: BLE001 - the loop raises it, when it comes to this batch
+                future.set_exception(error)
+            del task, ask, future  # the batch is the loop's alone
+
+    def _check(self) -> None:
+        if self._ends or not threading.main_thread().is_alive():
+            raise _EndedError

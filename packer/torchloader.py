@@ -1,0 +1,302 @@
+"""torch's DataLoader, set up as experience says: workers that neither die for known reasons nor draw each other's numbers.
+
+    loader = make_loader(data, batch_size=64, shuffle=True, seed=1)
+    for epoch in range(90):
+        loader.set_epoch(epoch)
+        for images, labels in loader:
+            ...
+
+What is chosen, and the accident behind it:
+
+* The sampler stays in the main process, and each batch is asked for by epoch and numbers. A worker makes it whole, so that one
+  tensor and not 64 go through shared memory.
+* Before each sample the global generators of ``random``, numpy and torch are seeded by seed, epoch and sample
+  (``packer.seeds``): forked workers otherwise draw the same numpy numbers (pytorch/pytorch#5059), and other ones as soon as
+  there is one worker more.
+* Workers are started in the system's own way, but not by fork where an accelerator is in use in this process: its driver does
+  not survive that ("Cannot re-initialize CUDA in forked subprocess").
+* They persist over epochs: starting one anew costs the import of torch.
+* They ignore Ctrl-C, which a terminal sends to all processes, and the signals that the training handles for itself; the main
+  process ends them. SIGTERM ends one at once and without a word. ``faulthandler`` prints where one crashed.
+* OpenCV and OpenMP get one thread each: eight workers with eight threads are slower than without, and OpenCV's threads hang
+  after a fork.
+* A worker that gives nothing for ten minutes is an error and not a night lost.
+* Memory is pinned only where there is an accelerator.
+* Where the process may have few open files, tensors travel by name and not by descriptor ("received 0 items of ancdata").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from packer.batchmaker import BatchMaker
+from packer.cpus import available_cpus
+from packer.datasets import PackedDataset
+from packer.epochs import Ask, Epochs, Made
+from packer.errors import OptionError
+from packer.sampler import EpochSampler
+from packer.tensors import has_pinned_memory
+
+# As in packer.tensors: not on first use.
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import DataLoader
+
+    _Base = DataLoader[Any]
+else:
+    try:
+        import torch
+        from torch.utils.data import DataLoader as _Base
+    except (ImportError, OSError):
+        torch, _Base = None, object
+
+__all__ = ["WorkerLoader", "make_loader"]
+
+_TIMEOUT_S = 600
+_PREFETCH = 2  # torch's own default, batches a worker
+_DESCRIPTORS_A_BATCH = 2  # the tensor and its targets
+_OURS = ("dataset", "batch_size", "batch_sampler", "shuffle", "sampler", "drop_last", "collate_fn", "worker_init_fn")
+
+
+def make_loader(
+    data: Any,
+    batch_size: SupportsIndex,
+    *,
+    shuffle: bool = False,
+    seed: SupportsIndex = 0,
+    drop_last: bool = False,
+    rank: SupportsIndex | None = None,
+    world_size: SupportsIndex | None = None,
+    even: bool = True,
+    sampler: EpochSampler | None = None,
+    on_error: str = "raise",
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    worker_init_fn: Callable[[int], object] | None = None,
+    num_workers: int | None = None,
+    **options: Any,
+) -> WorkerLoader:
+    """A DataLoader with the choices that the head of this module explains; its ``repr`` shows all of them.
+
+    Args:
+        data: a packed dataset, or any other map-style dataset of torch.
+        batch_size, shuffle, seed, drop_last, rank, world_size, even, sampler, on_error: as ``packer.Loader`` takes them.
+        collate_fn: makes a batch of a list of samples; by default a packed dataset makes its batches itself, as
+            ``data[[...]]``, and others are collated by torch.
+        worker_init_fn: called with the number of the worker when one starts, after our own setting up.
+        num_workers: worker processes, 0 for none. By default as many as CPUs that this process may use, and none for a packed
+            dataset of arrays without a transform: what a worker makes is copied once more, which costs more than reading it.
+        options: any other of DataLoader's, in place of what would be chosen: ``multiprocessing_context``, ``prefetch_factor``,
+            ``persistent_workers``, ``pin_memory``, ``timeout`` ...
+
+    Raises:
+        ImportError: torch is not installed.
+        OptionError: a value that does not exist or does not fit; or the data cannot be sent to a worker process.
+    """
+    if torch is None:
+        raise ImportError('make_loader needs torch: pip install "packer[torch]"')
+    if not isinstance(data, Sized) or not hasattr(data, "__getitem__"):
+        raise OptionError(
+            f"data is a {type(data).__name__}; a map-style dataset is expected, with a length and samples by number"
+        )
+    if taken := [name for name in options if name in _OURS]:
+        raise OptionError(f"{taken[0]}= is decided by make_loader")
+    epochs = Epochs(
+        data,
+        batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        drop_last=drop_last,
+        rank=rank,
+        world_size=world_size,
+        even=even,
+        sampler=sampler,
+        on_error=on_error,
+    )
+    workers = _default_workers(data) if num_workers is None else num_workers
+    maker = BatchMaker(data, epochs.sampler.seed, skips=on_error == "skip", collate_fn=collate_fn, keeps_generators=not workers)
+    chosen: dict[str, Any] = {"num_workers": workers, "pin_memory": has_pinned_memory()}
+    if workers:
+        chosen |= {
+            "multiprocessing_context": _start_method(),
+            "persistent_workers": True,
+            "prefetch_factor": _PREFETCH,
+            "timeout": _TIMEOUT_S,
+            "worker_init_fn": _Start(worker_init_fn),
+        }
+    chosen |= options
+    if workers:
+        _require_picklable(chosen["multiprocessing_context"], data, maker)
+        _share_by_name_where_descriptors_are_short(workers * (chosen["prefetch_factor"] or _PREFETCH))
+    return WorkerLoader(_Batches(maker, data), epochs, chosen)
+
+
+class WorkerLoader(_Base):
+    """A DataLoader as ``make_loader`` sets it up. Its ``len()`` is the number of batches of a whole epoch.
+
+    Attributes:
+        dataset: makes batches; all attributes of the data are there, and the data itself as ``data``.
+    """
+
+    def __init__(self, dataset: _Batches, epochs: Epochs, options: Mapping[str, Any]) -> None:
+        self._epochs = epochs
+        self._options = dict(options)
+        super().__init__(dataset, batch_size=None, sampler=epochs, collate_fn=_as_made, **options)
+
+    def __iter__(self) -> Iterator[Any]:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise RuntimeError(
+                "The script is being imported by one of its own workers, and would start workers again. What starts the "
+                'training must stand in a function that is called behind `if __name__ == "__main__":`.'
+            )
+        epochs = self._epochs
+        batches = super().__iter__()
+        begun = False
+        try:
+            for made in batches:
+                if not begun:
+                    epochs.begin()
+                    begun = True
+                if epochs.take(made):
+                    yield made.batch
+                del made
+            epochs.end()
+        finally:
+            # Not left to its destructor: the frames of an exception would keep the workers.
+            if not self.persistent_workers and hasattr(batches, "_shutdown_workers"):
+                batches._shutdown_workers()
+
+    @property
+    def skipped(self) -> int:
+        """Samples left out so far."""
+        return self._epochs.skipped
+
+    @property
+    def skipped_samples(self) -> dict[str, str]:
+        """What was wrong with the first thousand samples left out, by their original relative path, or number."""
+        return self._epochs.skipped_samples
+
+    def set_epoch(self, epoch: SupportsIndex) -> None:
+        """Make this the epoch of the next iteration; see ``EpochSampler.set_epoch``."""
+        self._epochs.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What ``load_state_dict`` needs to go on behind the last batch that was given out; fit for JSON."""
+        return self._epochs.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration what remains of that epoch; with any number of workers, and a state of ``Loader`` as well.
+
+        Raises:
+            OptionError: the state is of other data, another order or another seed.
+        """
+        self._epochs.load_state_dict(state)
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
+        return f"{type(self).__name__}({self.dataset.data!r}, {self._epochs.describe()}, {options})"
+
+
+class _Batches:
+    """What the DataLoader takes for its dataset: a batch by what is asked for. Everything else is the data's."""
+
+    def __init__(self, maker: BatchMaker, data: Any) -> None:
+        self._maker = maker
+        self.data = data
+
+    def __getitem__(self, ask: Ask) -> Made:
+        return self._maker.make(ask)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "data":  # asked for by pickle and copy, before there is anything
+            raise AttributeError(name)
+        return getattr(self.data, name)
+
+
+class _Start:
+    """Sets a worker up when it starts."""
+
+    def __init__(self, then: Callable[[int], object] | None) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # a standard error stream that is none
+            faulthandler.enable()
+        _leave_signals_to_parent()
+        # For an OpenCV that is loaded later, by a transform; and for one that is there already.
+        os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
+        if "cv2" in sys.modules:
+            sys.modules["cv2"].setNumThreads(0)
+        if self._then is not None:
+            self._then(worker)
+
+    def __repr__(self) -> str:
+        return f"<sets a worker up{'' if self._then is None else f', then {self._then!r}'}>"
+
+
+def _leave_signals_to_parent() -> None:
+    """A terminal and a scheduler send their signals to all processes, and each worker would print a traceback or write a
+    checkpoint of its own: handlers of the training are inherited by fork.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in signal.valid_signals():
+        # SIGTERM: torch has set a handler in C, which ends a worker that is stuck, too.
+        if callable(signal.getsignal(number)) and number != signal.SIGTERM:
+            is_of_children = number == getattr(signal, "SIGCHLD", None)  # ignored, it would take exit statuses away
+            signal.signal(number, signal.SIG_DFL if is_of_children else signal.SIG_IGN)
+
+
+def _as_made(made: Made) -> Made:
+    return made
+
+
+def _default_workers(data: Any) -> int:
+    is_plain = isinstance(data, PackedDataset) and data.holds_arrays and not data.has_transforms
+    return 0 if is_plain else available_cpus()
+
+
+def _start_method() -> str:
+    usual = multiprocessing.get_start_method()
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return "forkserver" if usual == "fork" and in_use else usual
+
+
+def _require_picklable(context: Any, data: Any, maker: BatchMaker) -> None:
+    """Say so now, and what is at fault: the DataLoader would fail in its first batch, with a traceback of pickle.
+
+    Raises:
+        OptionError: workers get the data pickled, and it cannot be.
+    """
+    method = (
+        context if isinstance(context, str) else context.get_start_method() if context else multiprocessing.get_start_method()
+    )
+    if method == "fork":
+        return
+    try:
+        pickle.dumps(maker)
+    except Exception as error:  # pickle raises PicklingError, AttributeError, TypeError and what a __reduce__ raises
+        raise OptionError(
+            f"{type(data).__name__} cannot be sent to a worker process that is started by {method}: {error}. Define functions "
+            "and classes at the top level of a module, and open files, connections and locks on first use in the worker."
+        ) from error
+
+
+def _share_by_name_where_descriptors_are_short(batches: int) -> None:
+    if sys.platform == "win32":
+        return
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    needed = batches * _DESCRIPTORS_A_BATCH
+    if limit != resource.RLIM_INFINITY and needed > limit // 4:
+        torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
