@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from packer.cachefile import CacheOptions
 from packer.decode import ReadOptions
 from packer.errors import DatasetError
 from packer.index import Names, Record
@@ -58,6 +59,18 @@ class PackedDataset(Dataset):
         mmap: map the files instead of reading them. Faster for arrays; but a file that is truncated under a running job then
             ends it with a bus error.
         max_pixels: refuse a picture whose header promises more.
+        cache: ``"memory"`` or ``"disk"``, for datasets on slow storage (NFS, Lustre, spinning disks): each sample is read from
+            there once, and then from a copy in memory, or on a disk of this machine. All worker processes share one copy; jobs
+            that read the same dataset share the one on a disk, and find it there next time. Processes that were started each
+            by itself, such as ``torchrun``'s, have a copy in memory each, unless they say ``cache="disk",
+            cache_folder="/dev/shm"``. What comes from a cache is compared with its digest, also where ``verify=False``. A
+            cache that cannot be had, or holds no more, is a warning in the log ``packer``; nothing is thrown out of it.
+        cache_bytes: the most that the cache takes, to within a sample a process. Left out, for memory half of what the process
+            may use (of the machine, or of its cgroup; divided by ``torchrun``'s processes), for a disk as much as leaves a
+            tenth of it free.
+        cache_folder: where the disk cache lies, in a folder ``packer-cache-N`` of this user's number, which may be removed at
+            any time. Left out, it is the folder of temporary files (``$TMPDIR``): on a cluster that is the node's own disk,
+            where home is as far away as the dataset.
 
     Everything that is given out is private and writable; the memory of a batch is used again when nothing refers to it.
     Pictures as arrays or tensors are uint8 unless ``mode=None`` finds another depth.
@@ -84,11 +97,15 @@ class PackedDataset(Dataset):
         verify: bool = True,
         mmap: bool = False,
         max_pixels: int = DEFAULT_MAX_PIXELS,
+        cache: str | None = None,
+        cache_bytes: int | None = None,
+        cache_folder: str | os.PathLike[str] | None = None,
     ) -> None:
         self.options = ReadOptions(output, mode, background, orient, min_size, size, max_pixels)
         self.transform = transform
         self.target_transform = target_transform
-        self._store = Store(path, mmap=mmap, verify=verify)
+        cached = CacheOptions(cache, cache_bytes, cache_folder)
+        self._store = Store(path, mmap=mmap, verify=verify, cache=cached)
         self._reader = SampleReader(self._store, self.options)
         found = self._store.manifest.format
         if self.format and found != self.format:
@@ -241,7 +258,7 @@ class PackedDataset(Dataset):
     def _asked(self, numbers: list[int]) -> list[Record]:
         """Records of samples whose payloads will be read next."""
         records = [self._store.index[number] for number in numbers]
-        self._store.ask_ahead(records)
+        self._store.ask_ahead(numbers, records)
         return records
 
     def _sample(self, number: int, record: Record) -> Any:

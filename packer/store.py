@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +12,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from packer.cache import Cache, open_cache
+from packer.cachefile import CacheOptions
 from packer.errors import (
     CorruptDatasetError,
     CorruptSampleError,
@@ -32,18 +34,21 @@ class Store:
     """Opens a packed dataset and gives its payloads.
 
     Opening reads the manifest, digests index and names (10 GB/s), and compares the size of every file; no payload is read and
-    nothing stays open. A copy that arrives pickled in another process compares the files' identities instead.
+    nothing stays open but a cache. A copy that arrives pickled in another process compares the files' identities instead.
 
     Args:
         path: the dataset's folder.
         mmap: map the shards instead of reading them, see ``packer.extents.ExtentReader``.
         verify: compare each payload with its digest.
+        cache: whether and where payloads are kept that were read once.
 
     Raises:
         DatasetError: the folder is no packed dataset, or not the one that was packed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, mmap: bool = False, verify: bool = True) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, mmap: bool = False, verify: bool = True, cache: CacheOptions | None = None
+    ) -> None:
         try:
             self.path = Path(os.path.abspath(path))
         except FileNotFoundError:  # a relative path, and the current folder has been removed
@@ -60,6 +65,7 @@ class Store:
                 raise DatasetError.at(path, f"cannot be read: {error.strerror}") from error
             if not same:
                 raise CorruptDatasetError.at(path, "its contents are not those that were packed (the digest differs)")
+        self.cache = open_cache(cache, self.manifest) if cache else None
 
     def _open(self) -> None:
         self.manifest: Manifest = load_manifest(self.path)
@@ -77,13 +83,16 @@ class Store:
         self._fingerprint = xxhash.xxh3_128_hexdigest(repr((self.manifest.digest, facts)).encode())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "mmap": self.mmap, "verify": self.verify, "fingerprint": self._fingerprint}
+        state = {"path": self.path, "mmap": self.mmap, "verify": self.verify, "fingerprint": self._fingerprint}
+        return state if self.cache is None else {**state, "cache": self.cache.file}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.path, self.mmap, self.verify = state["path"], state["mmap"], state["verify"]
         self._open()
         if self._fingerprint != state["fingerprint"]:
             raise DatasetChangedError.at(self.path, "replaced or changed since the dataset was opened")
+        file = state.get("cache")
+        self.cache = None if file is None else Cache(file, self.manifest)
 
     def __len__(self) -> int:
         return self.manifest.samples
@@ -126,13 +135,17 @@ class Store:
         """
         header = self.manifest.header
         try:
-            body = self.extents.read(record.shard, record.offset, record.size)
-            if header:
-                body = header + body
+            body = None if self.cache is None else self._kept(index, record, self.cache)
+            is_kept = body is not None
+            if body is None:
+                body = self.extents.read(record.shard, record.offset, record.size)
+            whole = header + body if header else body
         except (DatasetError, OSError, MemoryError) as error:
             self._fail(index, record, error)
-        self._require_sound(index, record, b"", body)
-        return body
+        self._require_sound(index, record, b"", whole, is_kept)
+        if self.cache is not None and not is_kept:
+            self._keep(index, record, header, body, self.cache)
+        return whole
 
     def read_array_into(self, index: int, record: Record, header: bytes, row: memoryview) -> bool:
         """Read the elements of an ``.npy`` file straight to where they are wanted.
@@ -152,13 +165,17 @@ class Store:
         scratch = bytearray(0 if self.manifest.header else len(header))
         if record.size != len(scratch) + len(row):
             return False
-        try:
-            self.extents.read_into(record.shard, record.offset, memoryview(scratch), row)
-        except (DatasetError, OSError) as error:
-            self._fail(index, record, error)
+        is_kept = self.cache is not None and self._has_filled(index, record, self.cache, scratch, row)
+        if not is_kept:
+            try:
+                self.extents.read_into(record.shard, record.offset, memoryview(scratch), row)
+            except (DatasetError, OSError) as error:
+                self._fail(index, record, error)
         if not self.manifest.header and scratch != header:
             return False
-        self._require_sound(index, record, header, row)
+        self._require_sound(index, record, header, row, is_kept)
+        if self.cache is not None and not is_kept:
+            self._keep(index, record, header, row, self.cache)
         return True
 
     def head(self, index: int, record: Record, size: int) -> bytes:
@@ -167,18 +184,21 @@ class Store:
         Raises:
             DatasetError: as ``payload``.
         """
+        if self.cache is not None and (kept := self.cache.head(index, record, size)) is not None:
+            return kept
         try:
             return self.extents.read(record.shard, record.offset, min(size, record.size))
         except (DatasetError, OSError) as error:
             self._fail(index, record, error)
 
     def view(self, index: int, record: Record) -> memoryview:
-        """The bytes of the original file of a sample to look at, read-only; without a copy where the shards are mapped.
+        """The bytes of the original file of a sample to look at, read-only; without a copy where the shards are mapped
+        and there is no cache.
 
         Raises:
             DatasetError: as ``payload``.
         """
-        if self.manifest.header:  # the two parts lie in two files
+        if self.manifest.header or self.cache is not None:  # header and body lie in two files; a cache is never mapped
             return memoryview(self.payload(index, record))
         try:
             body = self.extents.view(record.shard, record.offset, record.size)
@@ -187,12 +207,31 @@ class Store:
         self._require_sound(index, record, b"", body)
         return body
 
-    def ask_ahead(self, records: Iterable[Record]) -> None:
+    def ask_ahead(self, numbers: Sequence[int], records: Sequence[Record]) -> None:
         """Have the system read the payloads of these samples into its memory; returns at once, and never fails."""
-        self.extents.ask_ahead([(record.shard, record.offset, record.size) for record in records])
+        wanted = records if self.cache is None else self.cache.ask_ahead(numbers, records)
+        self.extents.ask_ahead([(record.shard, record.offset, record.size) for record in wanted])
 
-    def _require_sound(self, index: int, record: Record, header: bytes, body: bytes | memoryview) -> None:
-        if self.verify and payload_digest(header, body) != record.digest:
+    def _kept(self, index: int, record: Record, cache: Cache) -> bytes | None:
+        """The bytes of a sample in its container, from the cache and as they were packed; ``None`` where it has no such."""
+        body = cache.read(index, record)
+        return body if body is not None and payload_digest(self.manifest.header, body) == record.digest else None
+
+    def _has_filled(self, index: int, record: Record, cache: Cache, scratch: bytearray, row: memoryview) -> bool:
+        """As ``_kept``, into an array's header and its elements."""
+        if not cache.read_into(index, record, memoryview(scratch), row):
+            return False
+        return payload_digest(self.manifest.header or bytes(scratch), row) == record.digest
+
+    def _keep(self, index: int, record: Record, header: bytes, body: bytes | memoryview, cache: Cache) -> None:
+        """Give the bytes of a sample that was read from its container to the cache; damaged ones never."""
+        if self.verify or payload_digest(header, body) == record.digest:
+            cache.add(index, record, *((body,) if self.manifest.header else (header, body)))
+
+    def _require_sound(
+        self, index: int, record: Record, header: bytes, body: bytes | memoryview, is_compared: bool = False
+    ) -> None:
+        if self.verify and not is_compared and payload_digest(header, body) != record.digest:
             raise self.corrupt(index, record, "its bytes are not those that were packed (the digest differs)")
         if record.label not in self._valid_labels:
             raise self.corrupt(index, record, f"its label {record.label} is that of no class")
