@@ -1,0 +1,106 @@
+"""The control group that this process is in: how much memory it may have, and how often the kernel killed for that.
+
+A container and a Slurm or Kubernetes job are control groups. The limit may stand at the group itself or at one above it; the
+counter of kills counts the victims in a group and below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+__all__ = ["MemoryGroup", "memory_group"]
+
+_NO_LIMIT = 1 << 60  # version 1 says "no limit" with the largest number of pages
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGroup:
+    """What the memory controller says; what it does not say is ``None``.
+
+    Attributes:
+        version: 1 or 2.
+        limit_bytes: the tightest limit of the group and those above it.
+        used_bytes: what the group with that limit uses, page cache included.
+        peak_bytes: the most that it has ever used.
+        oom_kills: processes of the group that the kernel has killed for lack of memory since the group was made.
+    """
+
+    version: int
+    limit_bytes: int | None = None
+    used_bytes: int | None = None
+    peak_bytes: int | None = None
+    oom_kills: int | None = None
+
+
+_FILES = {
+    2: ("memory.max", "memory.current", "memory.peak", "memory.events"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control"),
+}
+
+
+def memory_group(root: Path = Path("/")) -> MemoryGroup | None:
+    """The memory control group of this process, ``None`` where there is none.
+
+    Args:
+        root: where ``proc`` and ``sys`` are found; another one in tests.
+    """
+    for version, group in _candidates(root):
+        found = _read(version, group)
+        if found is not None:
+            return found
+    return None
+
+
+def _candidates(root: Path) -> Iterator[tuple[int, list[Path]]]:
+    """The group and those above it, for each version that is there."""
+    try:
+        lines = Path(root, "proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "memory" in controllers.split(","):
+            yield 1, _upwards(Path(root, "sys/fs/cgroup/memory"), path)
+    for line in lines:
+        if line.startswith("0::"):
+            for mount in ("sys/fs/cgroup", "sys/fs/cgroup/unified"):
+                yield 2, _upwards(Path(root, mount), line[3:])
+
+
+def _upwards(mount: Path, path: str) -> list[Path]:
+    """Folders from the group up to the mount. Inside a container the path may be that of the host: then the mount is it."""
+    inner = PurePosixPath(path.lstrip("/"))
+    if ".." in inner.parts:  # the group lies outside of the namespace
+        return [mount]
+    return [Path(mount, part) for part in (inner, *inner.parents)]
+
+
+def _read(version: int, folders: list[Path]) -> MemoryGroup | None:
+    limit_file, used_file, peak_file, events_file = _FILES[version]
+    there = [folder for folder in folders if Path(folder, used_file).is_file() or Path(folder, events_file).is_file()]
+    if not there:
+        return None
+    limits = [(limit, folder) for folder in there if (limit := _number(Path(folder, limit_file))) is not None]
+    limit, tightest = min(limits, key=lambda pair: pair[0], default=(None, there[0]))
+    return MemoryGroup(
+        version, limit, _number(Path(tightest, used_file)), _number(Path(tightest, peak_file)), _kills(there[0], events_file)
+    )
+
+
+def _number(file: Path) -> int | None:
+    try:
+        value = int(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):  # ValueError: "max", which is no limit
+        return None
+    return value if 0 <= value < _NO_LIMIT else None
+
+
+def _kills(folder: Path, name: str) -> int | None:
+    try:
+        lines = Path(folder, name).read_text(encoding="ascii").splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+    except (OSError, ValueError, IndexError):
+        return None
