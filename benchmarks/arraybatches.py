@@ -1,4 +1,5 @@
-"""Shuffled batches of 64 float32 arrays (3, 224, 224) in one process: what torch's DataLoader gives from a packed dataset.
+"""Shuffled batches of 64 float32 arrays (3, 224, 224) in one process: what torch's DataLoader gives from a packed dataset, and
+``packer.Loader`` with a thread for each CPU.
 
 Against
 
@@ -27,7 +28,7 @@ import h5py
 import numpy as np
 import torch
 from data import ARRAY_SHAPE, make_arrays
-from epochs import BATCH, SourceFiles, Truth, batch_epoch, best_of, sample_epoch, timed, with_threads
+from epochs import BATCH, SourceFiles, Truth, batch_epoch, best_of, loader_epoch, sample_epoch, timed, with_threads
 from ffcv_side import start_ffcv
 from machine import count_cpus
 from numpy.typing import NDArray
@@ -130,14 +131,17 @@ def compare_arrays(
                 ]
                 others += [Pair("preadv and digest alone", gather), Pair("mapped copy alone", gather)]
             plain, mapped = f"batches, {format_name}", f"batches, {format_name}, mmap, unverified"
+            threads = f"packer.Loader, {format_name}"
             contenders += [
                 timed(plain, batch_epoch(open_dataset(output)), truth),
                 timed(mapped, batch_epoch(open_dataset(output, **MAPPED)), truth),
+                timed(threads, loader_epoch(open_dataset(output)), truth),
             ]
             pairs += [Pair(plain, gather, GATHER_BUDGET), Pair(mapped, gather, MAPPED_GATHER_BUDGET)]
-            pairs.append(Pair(plain, load, LOAD_BUDGET))
+            pairs += [Pair(name, load, LOAD_BUDGET) for name in (plain, threads)]
+            others.append(Pair(threads, gather))
             if ffcv_python:
-                pairs.append(Pair(plain, "FFCV", FFCV_BUDGET))
+                pairs += [Pair(name, "FFCV", FFCV_BUDGET) for name in (plain, threads)]
         results = compare_pairs(contenders, [*pairs, *others], measure=Measure.RATE, files=count, repeat=repeat)
     return results, settings
 

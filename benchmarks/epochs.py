@@ -19,6 +19,8 @@ from proof import WrongDataError
 from timing import Contender
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
+from packer import Loader, PackedDataset
+
 BATCH = 64
 
 Epoch = Callable[[Sequence[int]], Iterator[tuple[torch.Tensor, torch.Tensor]]]
@@ -196,6 +198,11 @@ def batch_epoch(data: Any, *, workers: int = 0) -> Epoch:
     sampler = BatchSampler(order, BATCH, drop_last=False)
     loader = DataLoader(data, sampler=sampler, batch_size=None, num_workers=workers, persistent_workers=workers > 0)
     return partial(_iterate, loader, order)
+
+
+def loader_epoch(data: PackedDataset) -> Epoch:
+    """Epochs of a packed dataset by ``packer.Loader``: in threads, without worker processes."""
+    return lambda order: iter(Loader(data.subset(indices=order), BATCH))
 
 
 def sample_epoch(dataset: Dataset[Any], *, workers: int = 0) -> Epoch:

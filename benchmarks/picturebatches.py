@@ -1,6 +1,7 @@
 """Batches of 64 pictures (3, 224, 224), uint8, from JPEG photographs of 500 x 375 and of 2000 x 1500 pixels.
 
-* The packed dataset gives them with ``size=(224, 224), output="torch"``.
+* The packed dataset gives them with ``size=(224, 224), output="torch"``: in torch's DataLoader, and by ``packer.Loader`` with
+  a thread for each CPU.
 * The baseline is what an ImageFolder does, written here: Pillow opens the file, converts to RGB and resizes bilinearly; a
   DataLoader with ``batch_size=64`` puts the samples together.
 * FFCV decodes its own JPEG of the same pictures (of quality 92, as the source), crops the centre and resizes.
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from data import make_photos
-from epochs import SourceFiles, Truth, batch_epoch, best_of, sample_epoch, timed
+from epochs import SourceFiles, Truth, batch_epoch, best_of, loader_epoch, sample_epoch, timed
 from ffcv_side import start_ffcv
 from machine import count_cpus
 from PIL import Image
@@ -96,10 +97,11 @@ def compare_pictures(
                 data = open_dataset(output, output="torch", size=SIZE)
                 name = f"batches {label}, {format_name}"
                 ways = [timed(f"{name}, {n} workers", batch_epoch(data, workers=n), truth) for n in counts]
-                contenders.append(best_of(name, ways))
-                pairs.append(Pair(name, baseline, budget))
+                threads = f"packer.Loader {label}, {format_name}"
+                contenders += [best_of(name, ways), timed(threads, loader_epoch(data), truth)]
+                pairs += [Pair(name, baseline, budget), Pair(threads, baseline, budget)]
                 if ffcv_python:
-                    pairs.append(Pair(name, "FFCV", FFCV_BUDGET))
+                    pairs += [Pair(name, "FFCV", FFCV_BUDGET), Pair(threads, "FFCV", FFCV_BUDGET)]
             if ffcv_python:
                 pairs.append(Pair("FFCV", baseline))
             results += compare_pairs(contenders, pairs, measure=Measure.RATE, files=len(files), repeat=repeat)

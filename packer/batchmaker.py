@@ -12,10 +12,10 @@ from packer.samples import Pieces
 from packer.seeds import kept_generators, seed_generators
 from packer.tensors import collate
 
-__all__ = ["BatchMaker"]
+__all__ = ["BatchMaker", "Read"]
 
 
-class _Read(NamedTuple):
+class Read(NamedTuple):
     """What was read for a batch, before transforms; what was left out already."""
 
     pieces: Pieces | None
@@ -58,7 +58,7 @@ class BatchMaker:
         """
         return self.finish(ask, self.read(ask)) if self._makes_whole else self._make_by_sample(ask)
 
-    def read(self, ask: Ask, check: Callable[[], object] = lambda: None) -> _Read:
+    def read(self, ask: Ask, check: Callable[[], object] = lambda: None) -> Read:
         """Read and decode what the batch is made of; what runs nobody's transform, and so may be called in any thread.
 
         Args:
@@ -67,7 +67,7 @@ class BatchMaker:
         """
         data: PackedDataset = self.data
         try:
-            return _Read(data.read_batch(ask.numbers, check), [])
+            return Read(data.read_batch(ask.numbers, check), [])
         except Exception:  # of whatever class: which sample it was, and whether it is alone, shows below
             if not self._skips:
                 raise
@@ -80,9 +80,9 @@ class BatchMaker:
                 skipped.append(Skip(self._name(number), _problem(error)))
             else:
                 sound.append(number)
-        return _Read(data.read_batch(sound, check) if sound else None, skipped)
+        return Read(data.read_batch(sound, check) if sound else None, skipped)
 
-    def finish(self, ask: Ask, read: _Read) -> Made:
+    def finish(self, ask: Ask, read: Read) -> Made:
         """Call the transforms and put the batch together; in the thread that the transforms belong to."""
         data: PackedDataset = self.data
         pieces, skipped = read

@@ -13,14 +13,15 @@ a transform in Python: where that takes longer than decoding, ``make_loader`` wi
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, SupportsIndex
 
-from packer.batchmaker import BatchMaker
+from packer.batchmaker import BatchMaker, Read
 from packer.cpus import available_cpus
 from packer.datasets import PackedDataset
 from packer.epochs import Ask, Epochs
@@ -28,7 +29,7 @@ from packer.errors import OptionError
 from packer.sampler import EpochSampler
 from packer.tensors import has_pinned_memory, pinned
 
-__all__ = ["Loader"]
+__all__ = ["Loader", "ReadThreads"]
 
 _READY = 2  # batches more than threads: one is trained on, one waits for the loop
 _POLL_S = 0.2
@@ -108,23 +109,14 @@ class Loader:
         # Each time anew, since a transform may have been set meanwhile.
         epochs, source = self._epochs, self.data.with_pinned_batches() if self.pin_memory else self.data
         maker = BatchMaker(source, epochs.sampler.seed, skips=epochs.on_error == "skip")
-        with _Threads(maker.read, self.threads) as threads:
-            pending: deque[tuple[Ask, Future[Any]]] = deque()
-            asks = iter(epochs)
-            most = self.threads + _READY
-            begun = False
-            while True:
-                while len(pending) < most and (ask := next(asks, None)):
-                    self.data.ask_ahead(ask.numbers)
-                    pending.append((ask, threads.submit(ask)))
-                if not begun:
-                    epochs.begin()
-                    begun = True
-                if not pending:
-                    break
-                ask, future = pending.popleft()
-                made = maker.finish(ask, future.result())
-                del future
+        with ReadThreads(maker, self.threads) as threads:
+            batches = threads.read(iter(epochs))
+            first = next(batches, None)  # draws from the sampler
+            epochs.begin()
+            for ask, read in itertools.chain(filter(None, [first]), batches):
+                first = None
+                made = maker.finish(ask, read)
+                del read
                 if epochs.take(made):
                     yield pinned(made.batch) if self.pin_memory else made.batch
                 del made
@@ -170,17 +162,22 @@ class _EndedError(Exception):
     """Nobody waits for this batch any more."""
 
 
-class _Threads:
-    """Threads that make batches in the order in which they are asked for; they end with the block, within one sample."""
+class ReadThreads:
+    """Threads that read batches a few ahead. A context: they end with it, within one sample.
+
+    Args:
+        maker: whose ``read`` they call.
+        count: how many.
+    """
 
     # No ThreadPoolExecutor: when the interpreter ends while an iterator lives, it first makes all that was ever asked for.
-    def __init__(self, make: Callable[[Ask, Callable[[], object]], Any], count: int) -> None:
-        self._make = make
-        self._asked: SimpleQueue[tuple[Ask, Future[Any]] | None] = SimpleQueue()
+    def __init__(self, maker: BatchMaker, count: int) -> None:
+        self._maker = maker
+        self._asked: SimpleQueue[tuple[Ask, Future[Read]] | None] = SimpleQueue()
         self._ends = False
         self._threads = [threading.Thread(target=self._work, name=f"packer-loader-{i}") for i in range(count)]
 
-    def __enter__(self) -> _Threads:
+    def __enter__(self) -> ReadThreads:
         for thread in self._threads:
             thread.start()
         return self
@@ -192,10 +189,26 @@ class _Threads:
         for thread in self._threads:
             thread.join()
 
-    def submit(self, ask: Ask) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._asked.put((ask, future))
-        return future
+    def read(self, asks: Iterator[Ask]) -> Iterator[tuple[Ask, Read]]:
+        """What was read for each batch, in order; what lies on the disk is asked for before a thread comes to it.
+
+        Raises:
+            Exception: whatever reading the batch that is next has raised.
+        """
+        pending: deque[tuple[Ask, Future[Read]]] = deque()
+        while True:
+            while len(pending) < len(self._threads) + _READY and (ask := next(asks, None)):
+                self._maker.data.ask_ahead(ask.numbers)
+                future: Future[Read] = Future()
+                self._asked.put((ask, future))
+                pending.append((ask, future))
+            if not pending:
+                return
+            ask, future = pending.popleft()
+            result = ask, future.result()
+            del future
+            yield result
+            del result
 
     def _work(self) -> None:
         while not self._ends:
@@ -209,7 +222,7 @@ class _Threads:
                 return
             ask, future = task
             try:
-                future.set_result(self._make(ask, self._check))
+                future.set_result(self._maker.read(ask, self._check))
             except BaseException as error:  # noqa: BLE001 - the loop raises it, when it comes to this batch
                 future.set_exception(error)
             del task, ask, future  # the batch is the loop's alone

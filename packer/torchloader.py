@@ -148,9 +148,10 @@ class WorkerLoader(_Base):
     def __init__(self, dataset: _Batches, epochs: Epochs, options: Mapping[str, Any]) -> None:
         self._epochs = epochs
         self._options = dict(options)
+        self._data = dataset.data
         super().__init__(dataset, batch_size=None, sampler=epochs, collate_fn=_as_made, **options)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a loop needs no more of it than next()
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise RuntimeError(
                 "The script is being imported by one of its own workers, and would start workers again. What starts the "
@@ -201,7 +202,7 @@ class WorkerLoader(_Base):
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
-        return f"{type(self).__name__}({self.dataset.data!r}, {self._epochs.describe()}, {options})"
+        return f"{type(self).__name__}({self._data!r}, {self._epochs.describe()}, {options})"
 
 
 class _Batches:
