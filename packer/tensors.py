@@ -56,8 +56,8 @@ def _same(array: NDArray[Any]) -> NDArray[Any]:
 
 def _tensor_over(array: NDArray[Any]) -> torch.Tensor:
     """A tensor over an array's memory; where this is a tensor's, that tensor, whose memory torch then knows to be pinned."""
-    base = array.base
-    return base if isinstance(base, torch.Tensor) and base.shape == array.shape else torch.from_numpy(array)
+    owner: Any = array.base  # numpy's own types know arrays only
+    return owner if isinstance(owner, torch.Tensor) and owner.shape == array.shape else torch.from_numpy(array)
 
 
 def stack(values: list[Any]) -> Any:
