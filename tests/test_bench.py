@@ -27,7 +27,7 @@ from packer.bench.machine import CpuClock, file_system
 from packer.bench.measure import Measurement, first_cold_cache
 from packer.bench.plan import Plan, make_plan, settings, usual_batch, worker_counts
 from packer.bench.proof import Truth, WrongDataError, digest_sum, noted_row
-from packer.bench.results import ARRAY_READER, LIMIT, LOOSE, PILLOW, Setting
+from packer.bench.results import ARRAY_READER, LIMIT, LOOSE, PILLOW, THREADS, Setting
 from packer.bench.sample import Drawn, draw
 from packer.bench.scratch import remove_leftovers, scratch_folder
 from packer.bench.signals import remembered, undisturbed
@@ -102,6 +102,7 @@ def test_a_folder_of_pictures_is_compared_in_every_setting_and_nothing_is_left(
         for workers in (0, 1)
         if (name, work) != (PILLOW, "raw")
     }
+    expected |= {(THREADS, "decoded", cache, "shuffled", 0) for cache in caches}
     assert combinations(values) == expected | {(LIMIT, "decoded", "warm", "shuffled", workers) for workers in (0, 1)}
     assert all(len(one["samples_per_s"]) == 1 and one["min"] > 0 for one in values["timings"])
     assert values["sample"]["count"] == COUNT + 1
@@ -121,7 +122,7 @@ def test_arrays_are_stacked_and_compared_with_numpy(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(bench, "HAS_TORCH", False)  # no workers
         values = run_bench(source, "-q", "--seconds", 30, json_file=tmp_path / "x.json")
     assert values["sample"]["content"] == "arrays"
-    assert {one[0] for one in combinations(values) if one[1] == "decoded"} == {ARRAY_READER, LOOSE, LIMIT, *FORMATS}
+    assert {one[0] for one in combinations(values) if one[1] == "decoded"} == {ARRAY_READER, LOOSE, LIMIT, THREADS, *FORMATS}
     assert {one[0] for one in combinations(values) if one[1] == "raw"} == {LOOSE, *FORMATS}
 
 
@@ -143,7 +144,7 @@ def test_datasets_are_compared_as_they_are(
     with quick(monkeypatch):
         monkeypatch.setattr(bench, "HAS_TORCH", False)
         values = run_bench(*outputs, "--seconds", 30, "--samples", 30, json_file=tmp_path / "x.json")
-    assert {one[0] for one in combinations(values)} == {"in.lmdb", "in.webdataset", LIMIT}
+    assert {one[0] for one in combinations(values)} == {"in.lmdb", "in.webdataset", THREADS, LIMIT}
     assert values["sample"]["count"] == 30
     assert [listing(output) for output in outputs] == before
     assert "same samples" not in " ".join(values["notes"])

@@ -19,7 +19,7 @@ from PIL import Image
 from packer.bench.advice import advise
 from packer.bench.figure import draw_png
 from packer.bench.page import make_page
-from packer.bench.results import LIMIT, LOOSE, PILLOW, Cache, Findings, Packing, Sample, Setting, Timing
+from packer.bench.results import LIMIT, LOOSE, PILLOW, THREADS, Cache, Findings, Packing, Sample, Setting, Timing
 from packer.cli import bench as command
 
 FORMATS = ("hdf5", "lmdb", "webdataset")
@@ -91,6 +91,17 @@ def test_cold_raw_reads_show_the_gain() -> None:
     text = advise(made(COLD_GAIN | WARM_BOUND))
     assert re.search(r"When nothing is in memory, raw reads from \w+ are 2\.9 times as fast as from loose files", text)
     assert "1.9 times as fast as from loose files (1,500 against 800 samples/s)" in text
+
+
+def test_threads_are_named_where_they_are_faster_than_workers() -> None:
+    faster = advise(made(WARM_BOUND | {(THREADS, "decoded", WARM, 0): 2028.0}))
+    assert "packer.Loader, which needs no worker processes, is 1.3 times as fast as torch's DataLoader at its best" in faster
+    assert THREADS not in advise(made(WARM_BOUND | {(THREADS, "decoded", WARM, 0): 1600.0}))
+
+
+def test_threads_have_no_share_of_decoding_in_one_process() -> None:
+    found = made(WARM_BOUND | {(THREADS, "decoded", WARM, 2): 2028.0})
+    assert [found.decode_share(timing) for timing in found.timings if timing.contender == THREADS] == [None]
 
 
 def test_the_fastest_format_is_taken() -> None:

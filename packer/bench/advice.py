@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from packer.bench.results import LIMIT, LOOSE, PILLOW, Findings, Setting, Timing, overlap
+from packer.bench.results import LIMIT, LOOSE, PILLOW, THREADS, Findings, Setting, Timing, overlap
 from packer.bench.tables import size_text
 
 __all__ = ["advise"]
@@ -39,6 +39,7 @@ class _Advice:
             said.append("What it gains when nothing is in memory could not be measured here.")
         said += self._warm(gains.get("warm"))
         said += self._decoder()
+        said += self._threads()
         said.append(self._which_holds())
         return [sentence for sentence in said if sentence]
 
@@ -131,6 +132,15 @@ class _Advice:
         return [
             f"Against {PILLOW} all of this is {_times(loose, pillow)} as fast by the decoder alone, which a packed "
             "dataset brings along."
+        ]
+
+    def _threads(self) -> list[str]:
+        threads, best = self._best([THREADS], "decoded", "warm"), self._best(self._packed, "decoded", "warm")
+        if threads is None or best is None or overlap(threads, best) or threads.median < _LITTLE * best.median:
+            return []
+        return [
+            f"{THREADS}, which needs no worker processes, is {_times(threads, best)} as fast as torch's DataLoader at its best "
+            f"({_rate(threads)})."
         ]
 
     def _which_holds(self) -> str:

@@ -25,6 +25,7 @@ from packer.bench.results import Cache, Findings, Packing, Sample, Setting
 from packer.bench.sample import draw, require_room
 from packer.bench.scratch import remove_leftovers, scratch_folder
 from packer.bench.signals import remembered
+from packer.bench.threads import with_threads
 from packer.cpus import available_cpus
 from packer.errors import InputError, OptionError, OutputError
 from packer.options import OnProgress, Progress
@@ -189,6 +190,7 @@ def _measured(
     notes: list[str],
     on_progress: OnProgress,
 ) -> Findings:
+    contenders = with_threads(contenders)
     with warnings.catch_warnings():
         # Of Pillow about what is in the files, and of Python 3.12 about any fork beside threads: torch has some.
         warnings.simplefilter("ignore")
@@ -212,7 +214,7 @@ def _measured(
             plan = make_plan(
                 wanted,
                 left_s,
-                lambda one: sum(contender.does(*one[:3]) for contender in contenders),
+                lambda one: sum(contender.does(*one) for contender in contenders),
                 lambda one: _cost_s(one, start_s, drop_s, batches["decoded"] * decode_s),
             )
             if plan.seconds > left_s and len(wanted) < len(every):

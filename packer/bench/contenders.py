@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from PIL import Image
 from xxhash import xxh3_64_intdigest
 
 from packer.batches import fill_batch
-from packer.bench.loading import HAS_TORCH, Source, collate
+from packer.bench.loading import HAS_TORCH, Source, collate, read_batches
 from packer.bench.proof import Truth, digest_sum
 from packer.bench.results import ARRAY_READER, LIMIT, PILLOW
 from packer.buffers import BufferPool
@@ -228,7 +228,16 @@ class Contender:
         """Whether what it gives is equal to the truth, and not only near it."""
         return self.name != PILLOW
 
-    def does(self, work: str, cache: str, order: str) -> bool:
+    @property
+    def helpers(self) -> int:
+        """Threads that read beside this one."""
+        return 0
+
+    def batches(self, work: str, orders: Iterable[list[int]], workers: int) -> Generator[tuple[list[int], Any], None, None]:
+        """Batches of a reader that was just opened, with the numbers that are in them; closing it ends the workers."""
+        return read_batches(self.opened(work), orders, workers)
+
+    def does(self, work: str, cache: str, order: str, workers: int = 0) -> bool:
         """Whether it takes part there."""
         if self.name == LIMIT:
             return (work, cache, order) == ("decoded", "warm", "shuffled")

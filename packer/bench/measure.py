@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from packer.bench.contenders import Contender
-from packer.bench.loading import read_batches
 from packer.bench.pagecache import cached_share, drop
 from packer.bench.plan import RUN_S, Plan, counted_batches, first_batches
 from packer.bench.proof import Row, WrongDataError, noted_row
@@ -94,7 +93,7 @@ class Measurement:
             for setting in plan.settings
             if setting.cache == cache
             for contender in self.contenders
-            if contender.does(*setting[:3])
+            if contender.does(*setting)
         ]
 
     def _run(self, contender: Contender, setting: Setting, turn: int, seconds: float) -> None:
@@ -122,12 +121,12 @@ class Measurement:
     def _timed(self, contender: Contender, setting: Setting, turn: int, seconds: float) -> float | None:
         """Samples a second of one run; ``None`` where it was over before the clock could start."""
         rows: list[Row] = []
-        source = contender.opened(setting.work)
         orders = self._orders(contender, setting, turn)
         start = begun = now = perf_counter()
         batches = count = counted = 0
-        started, least = first_batches(setting.workers), counted_batches(setting.workers)
-        with contextlib.closing(read_batches(source, orders, setting.workers)) as given:
+        helpers = setting.workers or contender.helpers
+        started, least = first_batches(helpers), counted_batches(helpers)
+        with contextlib.closing(contender.batches(setting.work, orders, setting.workers)) as given:
             for numbers, result in given:
                 if setting.work == "raw":
                     wrong = contender.truth.find_wrong_raw(numbers, tuple(result))

@@ -13,6 +13,7 @@ __all__ = [
     "LOOSE",
     "ORDERS",
     "PILLOW",
+    "THREADS",
     "WORKS",
     "Cache",
     "Findings",
@@ -29,6 +30,8 @@ ORDERS = ("shuffled", "sequential")
 
 LOOSE = "loose files"
 PILLOW = "ImageFolder with Pillow"
+THREADS = "packer.Loader"
+"""The contender that reads the first packed dataset in a thread for each CPU, without worker processes."""
 ARRAY_READER = "numpy.load"
 LIMIT = "decoding alone"
 """The contender that decodes bytes which are in memory already: nobody who decodes the same can be faster."""
@@ -198,7 +201,7 @@ class Findings:
     def decode_share(self, timing: Timing) -> float | None:
         """Share of a timing's seconds that decoding takes, 0 to 1; ``None`` where decoding alone was not measured so."""
         alone = self.find(LIMIT, Setting("decoded", "warm", "shuffled", timing.setting.workers))
-        if alone is None or timing.setting.work != "decoded" or timing.contender in (LIMIT, PILLOW, ARRAY_READER):
+        if alone is None or timing.setting.work != "decoded" or timing.contender in (LIMIT, PILLOW, ARRAY_READER, THREADS):
             return None
         return min(1.0, timing.median / alone.median)
 

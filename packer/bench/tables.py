@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from packer.bench.results import CACHES, LIMIT, ORDERS, PILLOW, WORKS, Findings, Setting, Timing
+from packer.bench.results import CACHES, LIMIT, ORDERS, PILLOW, THREADS, WORKS, Findings, Setting, Timing
 
 __all__ = ["Table", "cold_sentence", "facts", "rate_text", "size_text", "tables", "workers_text"]
 
@@ -131,7 +131,7 @@ def _shares(findings: Findings) -> Table:
                 timing = findings.find(contender, Setting("decoded", cache, "shuffled", count))
                 share = findings.decode_share(timing) if timing else None
                 cells.append(_NOTHING if share is None else f"{share:.0%}")
-            if contender not in (LIMIT, PILLOW) and set(cells) != {_NOTHING}:
+            if contender not in (LIMIT, PILLOW, THREADS) and set(cells) != {_NOTHING}:
                 rows.append((contender, cache, *cells))
     title = "Share of the time that decoding takes, shuffled"
     return Table(title, ("reader", "cache", *map(workers_text, workers)), tuple(rows), left=2)
