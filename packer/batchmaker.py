@@ -16,10 +16,15 @@ __all__ = ["BatchMaker", "Read"]
 
 
 class Read(NamedTuple):
-    """What was read for a batch, before transforms; what was left out already."""
+    """What was read for a batch, before transforms; of which of the numbers asked for, and what was left out already."""
 
     pieces: Pieces | None
+    numbers: list[int]
     skipped: list[Skip]
+
+
+def _nothing() -> None:
+    """Any batch is wanted."""
 
 
 class BatchMaker:
@@ -50,15 +55,22 @@ class BatchMaker:
         self._makes_whole = isinstance(data, PackedDataset) and collate_fn is None
         self._keeps_generators = keeps_generators
 
-    def make(self, ask: Ask) -> Made:
+    def make(self, ask: Ask, check: Callable[[], object] = _nothing) -> Made:
         """The batch, in this thread.
+
+        Args:
+            ask: the batch.
+            check: called before each sample; what it raises ends the making.
 
         Raises:
             Exception: whatever a sample raises, unless it is skipped.
         """
-        return self.finish(ask, self.read(ask)) if self._makes_whole else self._make_by_sample(ask)
+        try:
+            return self.finish(ask, self.read(ask, check), check) if self._makes_whole else self._make_by_sample(ask, check)
+        except StopIteration as error:  # for a DataLoader that would be the end of the epoch
+            raise RuntimeError(f"a sample raised {error!r}: {', '.join(getattr(error, '__notes__', []))}") from error
 
-    def read(self, ask: Ask, check: Callable[[], object] = lambda: None) -> Read:
+    def read(self, ask: Ask, check: Callable[[], object] = _nothing) -> Read:
         """Read and decode what the batch is made of; what runs nobody's transform, and so may be called in any thread.
 
         Args:
@@ -67,7 +79,7 @@ class BatchMaker:
         """
         data: PackedDataset = self.data
         try:
-            return Read(data.read_batch(ask.numbers, check), [])
+            return Read(data.read_batch(ask.numbers, check), ask.numbers, [])
         except Exception:  # of whatever class: which sample it was, and whether it is alone, shows below
             if not self._skips:
                 raise
@@ -80,29 +92,37 @@ class BatchMaker:
                 skipped.append(Skip(self._name(number), _problem(error)))
             else:
                 sound.append(number)
-        return Read(data.read_batch(sound, check) if sound else None, skipped)
+        return Read(data.read_batch(sound, check) if sound else None, sound, skipped)
 
-    def finish(self, ask: Ask, read: Read) -> Made:
+    def finish(self, ask: Ask, read: Read, check: Callable[[], object] = _nothing) -> Made:
         """Call the transforms and put the batch together; in the thread that the transforms belong to."""
         data: PackedDataset = self.data
-        pieces, skipped = read
+        pieces, numbers, skipped = read
         if pieces is None:
             return Made(None, 0, skipped, ask.used)
         if not data.has_transforms:
-            return Made(data.finish_batch(pieces), len(pieces.numbers), skipped, ask.used)
+            return Made(data.finish_batch(pieces), len(numbers), skipped, ask.used)
+        # Not the numbers in the whole dataset: where a subset has a sample twice, it is not to be augmented twice the same way.
+        coming = iter(numbers)
         failed: list[Skip] = []
+
+        def begin(_: int) -> None:
+            check()
+            seed_generators(self._seed, ask.epoch, next(coming))
+
         with self._generators():
             batch = data.finish_batch(
                 pieces,
-                before=lambda number: seed_generators(self._seed, ask.epoch, number),
+                before=begin,
                 failed=(lambda name, error: failed.append(Skip(name, _problem(error)))) if self._skips else None,
             )
-        return Made(batch, len(pieces.numbers) - len(failed), [*skipped, *failed], ask.used)
+        return Made(batch, len(numbers) - len(failed), [*skipped, *failed], ask.used)
 
-    def _make_by_sample(self, ask: Ask) -> Made:
+    def _make_by_sample(self, ask: Ask, check: Callable[[], object]) -> Made:
         samples, skipped = [], []
         with self._generators():
             for number in ask.numbers:
+                check()
                 seed_generators(self._seed, ask.epoch, number)
                 try:
                     samples.append(self.data[number])

@@ -126,6 +126,7 @@ class Epochs:
         numbers = iter(self.sampler)
         coming = list(islice(numbers, self.batch_size))
         epoch = self.sampler.begun or 0
+        self.begin()
         used = 0
         if self.drop_last and len(coming) < self.batch_size:
             return
@@ -144,7 +145,7 @@ class Epochs:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
     def begin(self) -> None:
-        """An iteration begins now."""
+        """An iteration begins now, though no batch of it was given out: its first one may fail."""
         self._used = 0
         self._given = self._left_out = 0
 
@@ -179,8 +180,17 @@ class Epochs:
         return made.samples > 0
 
     def end(self) -> None:
-        """The iteration has given out all that it had."""
+        """The iteration has given out all that it had.
+
+        Raises:
+            PackerError: that was nothing, since all was skipped.
+        """
         self._used = None
+        if self._left_out and not self._given:
+            name, problem = next(iter(self.skipped_samples.items()))
+            raise PackerError(
+                f"all {self._left_out:,} samples of this epoch were skipped. The first of the run was {name!r}: {problem}"
+            )
 
     def set_epoch(self, epoch: SupportsIndex) -> None:
         """Make this the epoch of the next iteration; see ``EpochSampler.set_epoch``."""

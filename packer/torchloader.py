@@ -15,7 +15,8 @@ What is chosen, and the accident behind it:
   there is one worker more.
 * Workers are started in the system's own way, but not by fork where an accelerator is in use in this process: its driver does
   not survive that ("Cannot re-initialize CUDA in forked subprocess").
-* They persist over epochs: starting one anew costs the import of torch.
+* They persist over epochs: starting one anew costs the import of torch. When a loop is left, they stop within one sample:
+  torch waits for all that it has asked of them.
 * They ignore Ctrl-C, which a terminal sends to all processes, and the signals that the training handles for itself; the main
   process ends them. SIGTERM ends one at once and without a word. ``faulthandler`` prints where one crashed.
 * OpenCV and OpenMP get one thread each: eight workers with eight threads are slower than without, and OpenCV's threads hang
@@ -34,7 +35,9 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from multiprocessing.context import BaseContext, get_spawning_popen, set_spawning_popen
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from packer.batchmaker import BatchMaker
@@ -48,13 +51,14 @@ from packer.tensors import has_pinned_memory
 # As in packer.tensors: not on first use.
 if TYPE_CHECKING:
     import torch
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, IterableDataset
 
     _Base = DataLoader[Any]
 else:
     try:
         import torch
         from torch.utils.data import DataLoader as _Base
+        from torch.utils.data import IterableDataset
     except (ImportError, OSError):
         torch, _Base = None, object
 
@@ -63,6 +67,7 @@ __all__ = ["WorkerLoader", "make_loader"]
 _TIMEOUT_S = 600
 _PREFETCH = 2  # torch's own default, batches a worker
 _DESCRIPTORS_A_BATCH = 2  # the tensor and its targets
+_LEAVABLE = 256  # iterations that may be alive at the same time
 _OURS = ("dataset", "batch_size", "batch_sampler", "shuffle", "sampler", "drop_last", "collate_fn", "worker_init_fn")
 
 
@@ -102,7 +107,7 @@ def make_loader(
     """
     if torch is None:
         raise ImportError('make_loader needs torch: pip install "packer[torch]"')
-    if not isinstance(data, Sized) or not hasattr(data, "__getitem__"):
+    if not isinstance(data, Sized) or not hasattr(data, "__getitem__") or isinstance(data, IterableDataset):
         raise OptionError(
             f"data is a {type(data).__name__}; a map-style dataset is expected, with a length and samples by number"
         )
@@ -132,10 +137,16 @@ def make_loader(
             "worker_init_fn": _Start(worker_init_fn),
         }
     chosen |= options
+    live = None
     if workers:
-        _require_picklable(chosen["multiprocessing_context"], data, maker)
+        context = chosen["multiprocessing_context"]
+        context = context if isinstance(context, BaseContext) else multiprocessing.get_context(context)
+        if context.get_start_method() != "fork":
+            sent = {type(data).__name__: data, "collate_fn=": collate_fn, "worker_init_fn=": worker_init_fn}
+            _require_picklable(sent, context.get_start_method())
         _share_by_name_where_descriptors_are_short(workers * (chosen["prefetch_factor"] or _PREFETCH))
-    return WorkerLoader(_Batches(maker, data), epochs, chosen)
+        live = context.RawArray("b", _LEAVABLE)
+    return WorkerLoader(_Batches(maker, data, live), epochs, chosen)
 
 
 class WorkerLoader(_Base):
@@ -148,28 +159,35 @@ class WorkerLoader(_Base):
     def __init__(self, dataset: _Batches, epochs: Epochs, options: Mapping[str, Any]) -> None:
         self._epochs = epochs
         self._options = dict(options)
-        self._data = dataset.data
-        super().__init__(dataset, batch_size=None, sampler=epochs, collate_fn=_as_made, **options)  # type: ignore[arg-type]  # it has all that it needs of one
+        self._batches = dataset
+        self._asks = _Asks(epochs)
+        # torch draws the seeds of its workers; from the global generator, unless it has this one.
+        own = torch.Generator().manual_seed((epochs.sampler.seed + epochs.sampler.rank) % 2**64)
+        fixed: dict[str, Any] = {"batch_size": None, "sampler": self._asks, "collate_fn": _as_made, "generator": own}
+        super().__init__(dataset, **{**fixed, **options})  # type: ignore[arg-type]  # it has all that it needs of one
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a loop needs no more of it than next()
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
+        if self.num_workers and getattr(multiprocessing.current_process(), "_inheriting", False):
             raise RuntimeError(
                 "The script is being imported by one of its own workers, and would start workers again. What starts the "
                 'training must stand in a function that is called behind `if __name__ == "__main__":`.'
             )
         epochs = self._epochs
-        batches = super().__iter__()
-        begun = False
+        self._asks.iteration += 1
+        iteration = self._asks.iteration
+        batches: Any = None
+        self._batches.allow(iteration)
         try:
+            batches = super().__iter__()
             for made in batches:
-                if not begun:
-                    epochs.begin()
-                    begun = True
+                if self.persistent_workers and iteration != self._asks.iteration:
+                    raise RuntimeError("another iteration over this loader has begun, and persistent workers serve one only")
                 if epochs.take(made):
                     yield made.batch
                 del made
             epochs.end()
         finally:
+            self._batches.leave(iteration)
             # Not left to its destructor: the frames of an exception would keep the workers.
             if not self.persistent_workers and hasattr(batches, "_shutdown_workers"):
                 batches._shutdown_workers()
@@ -202,18 +220,64 @@ class WorkerLoader(_Base):
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
-        return f"{type(self).__name__}({self._data!r}, {self._epochs.describe()}, {options})"
+        if self.num_workers:
+            sharing = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+            options += f", sharing_strategy={sharing!r}"
+        return f"{type(self).__name__}({self._batches.data!r}, {self._epochs.describe()}, {options})"
+
+
+class _LeftError(Exception):
+    """Nobody waits for this batch any more."""
+
+
+class _Asks:
+    """What the DataLoader takes for its sampler: which batches to make, and for which iteration."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
+        self.iteration = 0
+
+    def __len__(self) -> int:
+        return len(self._epochs)
+
+    def __iter__(self) -> Iterator[tuple[int, Ask]]:
+        iteration = self.iteration
+        return ((iteration, ask) for ask in self._epochs)
 
 
 class _Batches:
-    """What the DataLoader takes for its dataset: a batch by what is asked for. Everything else is the data's."""
+    """What the DataLoader takes for its dataset: a batch by what is asked for. Everything else is the data's.
 
-    def __init__(self, maker: BatchMaker, data: Any) -> None:
+    Args:
+        maker: makes the batches.
+        data: what they are made of.
+        live: memory that the workers share, where a loop says that it has been left: torch waits until its workers have made
+            all that they were asked for. ``None`` where there are no workers.
+    """
+
+    def __init__(self, maker: BatchMaker, data: Any, live: Any = None) -> None:
         self._maker = maker
+        self._live = live
         self.data = data
 
-    def __getitem__(self, ask: Ask) -> Made:
-        return self._maker.make(ask)
+    def allow(self, iteration: int) -> None:
+        """Batches of this iteration are wanted."""
+        if self._live is not None:
+            self._live[iteration % _LEAVABLE] = 1
+
+    def leave(self, iteration: int) -> None:
+        """Batches of this iteration are wanted no more."""
+        if self._live is not None:
+            self._live[iteration % _LEAVABLE] = 0
+
+    def __getitem__(self, wanted: tuple[int, Ask]) -> Made:
+        iteration, ask = wanted
+
+        def check() -> None:
+            if self._live is not None and not self._live[iteration % _LEAVABLE]:
+                raise _LeftError
+
+        return self._maker.make(ask, check)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -225,15 +289,23 @@ class _Batches:
 
 
 class _Start:
-    """Sets a worker up when it starts."""
+    """Sets a worker up when it starts. One that is not forked is told what it would have inherited."""
 
     def __init__(self, then: Callable[[int], object] | None) -> None:
         self._then = then
+        self._handled: Iterable[int] | None = None
+        self._sharing: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        sharing = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+        return {**self.__dict__, "_handled": list(_handled_signals()), "_sharing": sharing}
 
     def __call__(self, worker: int) -> None:
         with contextlib.suppress(AttributeError, OSError, ValueError):  # a standard error stream that is none
             faulthandler.enable()
-        _leave_signals_to_parent()
+        _leave_to_parent(_handled_signals() if self._handled is None else self._handled)
+        if self._sharing is not None:
+            torch.multiprocessing.set_sharing_strategy(self._sharing)  # type: ignore[no-untyped-call]
         # For an OpenCV that is loaded later, by a transform; and for one that is there already.
         os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
         if "cv2" in sys.modules:
@@ -245,14 +317,18 @@ class _Start:
         return f"<sets a worker up{'' if self._then is None else f', then {self._then!r}'}>"
 
 
-def _leave_signals_to_parent() -> None:
+def _handled_signals() -> Iterator[int]:
+    """The signals for which this process has a handler in Python."""
+    return (number for number in signal.valid_signals() if callable(signal.getsignal(number)))
+
+
+def _leave_to_parent(handled: Iterable[int]) -> None:
     """A terminal and a scheduler send their signals to all processes, and each worker would print a traceback or write a
-    checkpoint of its own: handlers of the training are inherited by fork.
+    checkpoint of its own, or where it does not know the training's handler, be ended.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in signal.valid_signals():
+    for number in {signal.SIGINT, *handled}:
         # SIGTERM: torch has set a handler in C, which ends a worker that is stuck, too.
-        if callable(signal.getsignal(number)) and number != signal.SIGTERM:
+        if number != signal.SIGTERM:
             is_of_children = number == getattr(signal, "SIGCHLD", None)  # ignored, it would take exit statuses away
             signal.signal(number, signal.SIG_DFL if is_of_children else signal.SIG_IGN)
 
@@ -272,24 +348,63 @@ def _start_method() -> str:
     return "forkserver" if usual == "fork" and in_use else usual
 
 
-def _require_picklable(context: Any, data: Any, maker: BatchMaker) -> None:
+def _require_picklable(parts: Mapping[str, Any], method: str) -> None:
     """Say so now, and what is at fault: the DataLoader would fail in its first batch, with a traceback of pickle.
 
     Raises:
-        OptionError: workers get the data pickled, and it cannot be.
+        OptionError: workers get these parts pickled, and one cannot be.
     """
-    method = (
-        context if isinstance(context, str) else context.get_start_method() if context else multiprocessing.get_start_method()
-    )
-    if method == "fork":
-        return
+    for name, part in parts.items():
+        if error := _pickle_error(part):
+            raise OptionError(
+                f"{_at_fault(name, part, set())} cannot be sent to a worker process that is started by {method}: {error}. "
+                "Define functions and classes at the top level of a module, and open files, connections and locks on first "
+                "use in the worker."
+            ) from error
+
+
+def _at_fault(path: str, value: Any, seen: set[int]) -> str:
+    """Which attribute of a value, or of one of its attributes, cannot be pickled."""
+    seen.add(id(value))
+    chooses = any("__getstate__" in vars(kind) for kind in type(value).__mro__[:-1])  # what it sends
+    if not chooses:
+        for name, part in getattr(value, "__dict__", {}).items():
+            if id(part) not in seen and _pickle_error(part):
+                return _at_fault(f"{path}.{name}", part, seen)
+    return path
+
+
+def _pickle_error(value: Any) -> Exception | None:
+    """What goes wrong when a value is pickled for a worker; its bytes are kept nowhere."""
+    before = get_spawning_popen()
+    set_spawning_popen(_Child())  # type: ignore[arg-type]  # it has all that is asked of one here
     try:
-        pickle.dumps(maker)
-    except Exception as error:  # pickle raises PicklingError, AttributeError, TypeError and what a __reduce__ raises
-        raise OptionError(
-            f"{type(data).__name__} cannot be sent to a worker process that is started by {method}: {error}. Define functions "
-            "and classes at the top level of a module, and open files, connections and locks on first use in the worker."
-        ) from error
+        _Trial(_Nowhere(), pickle.HIGHEST_PROTOCOL).dump(value)
+    except Exception as error:  # noqa: BLE001 - PicklingError, AttributeError, TypeError and what a __reduce__ raises
+        return error
+    finally:
+        set_spawning_popen(before)
+    return None
+
+
+class _Child:
+    """In place of a child that is being started: locks and memory of multiprocessing can be sent to such a one only."""
+
+    def duplicate_for_child(self, handle: int) -> int:
+        return handle
+
+    DupFd = duplicate_for_child
+
+
+class _Nowhere:
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+class _Trial(ForkingPickler):
+    def reducer_override(self, value: Any) -> Any:
+        # A tensor can always be sent, in shared memory: which is not to be made here.
+        return (int, ()) if isinstance(value, torch.Tensor) else NotImplemented
 
 
 def _share_by_name_where_descriptors_are_short(batches: int) -> None:
