@@ -407,6 +407,27 @@ def test_an_exception_that_has_no_message_to_show_is_explained() -> None:
     assert explain(UnspeakableError(), now=QUIET).cause == "unknown"
 
 
+class HalfMade:
+    """As tempfile's wrapper is when its __init__ is interrupted."""
+
+    def __init__(self) -> None:
+        raise MemoryError
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["file"]
+
+
+def test_objects_in_the_traceback_are_not_asked_for_what_they_may_not_have() -> None:
+    with pytest.raises(MemoryError) as caught:
+        HalfMade()
+    assert explain(caught.value, now=QUIET).cause == "out_of_memory"
+
+
+def test_the_members_of_a_group_are_looked_at() -> None:
+    group = ExceptionGroup("two", [ValueError("x"), OSError(24, "Too many open files")])
+    assert explain(group, now=QUIET).cause == "too_many_open_files"
+
+
 @pytest.mark.parametrize("what", ["killed", None, 1.5, True])
 def test_what_is_no_end_is_refused(what: object) -> None:
     with pytest.raises(TypeError, match="an exception, an exit status or a process"):

@@ -193,7 +193,8 @@ def _chain(*errors: BaseException) -> Iterator[BaseException]:
         waiting.append(one.__cause__)
         if not one.__suppress_context__:
             waiting.append(one.__context__)
-        waiting += list(getattr(one, "exceptions", ()))  # of a group
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
 
 
 def _message(error: BaseException) -> str:
@@ -201,7 +202,7 @@ def _message(error: BaseException) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001 - any class, of the user's: its message cannot be made
         message = ""
-    notes = [note for note in getattr(error, "__notes__", ()) if isinstance(note, str)]
+    notes = [note for note in error.__dict__.get("__notes__", ()) if isinstance(note, str)]
     return "\n".join([message, *notes])[:_MOST_TEXT]
 
 
@@ -269,7 +270,8 @@ def _note_workers(names: dict[str, Any], workers: dict[int, Any], failed: dict[i
 
 
 def _start_method(process: object) -> str:
-    method = getattr(process, "_start_method", "")
+    # Of the class: an object that some function was about to make has no attributes yet, and its __getattr__ may raise.
+    method = getattr(type(process), "_start_method", "")
     return method if isinstance(method, str) else ""
 
 
