@@ -64,7 +64,8 @@ class PackedDataset(Dataset):
             that read the same dataset share the one on a disk, and find it there next time. Processes that were started each
             by itself, such as ``torchrun``'s, have a copy in memory each, unless they say ``cache="disk",
             cache_folder="/dev/shm"``. What comes from a cache is compared with its digest, also where ``verify=False``. A
-            cache that cannot be had, or holds no more, is a warning in the log ``packer``; nothing is thrown out of it.
+            cache that cannot be had, or holds no more, is a warning in the log ``packer``; nothing is thrown out of it. Not on
+            Windows.
         cache_bytes: the most that the cache takes, to within a sample a process. Left out, for memory half of what the process
             may use (of the machine, or of its cgroup; divided by ``torchrun``'s processes), for a disk as much as leaves a
             tenth of it free.

@@ -166,7 +166,8 @@ def test_after_one_epoch_of_batches_the_next_comes_from_the_cache(place: Place, 
     for _ in range(2):
         rows, _ = data[range(SAMPLES)]
         assert np.array_equal(rows, [contents(i) for i in range(SAMPLES)])
-        place.blind()
+        data._store.extents = None  # type: ignore[assignment] # not even the header of the first
+        data._store.ask_ahead = lambda numbers, records: None  # type: ignore[method-assign]
 
 
 def test_pictures_come_from_the_cache(tmp_path: Path, format_name: str) -> None:
@@ -725,6 +726,7 @@ def test_a_damaged_sample_is_never_kept(place: Place, kind: str, verify: bool) -
                     read()
         else:
             assert (data[9][0][-1], data[[8, 9]][0][1, -1]) == (-1, -1)
+        assert data._store.cache.read(9, record) is None
     overwrite(path, record.offset + record.size - 4, sound)
     assert wrong(data) == []
 
@@ -738,10 +740,13 @@ def test_a_dataset_that_took_the_place_of_another_gets_none_of_its_bytes(tmp_pat
     assert [int(array[0]) for array in place.open("disk")] == [0, 1, 2, 3, 4]
     shutil.rmtree(place.path)
     shutil.copytree(outputs[1], place.path)
-    for _ in range(2):
-        assert [int(array[0]) for array in place.open("disk")] == [9, 10, 11, 12, 13]
+    assert [int(array[0]) for array in place.open("disk")] == [9, 10, 11, 12, 13]
     place.blind()
     assert [int(array[0]) for array in place.open("disk")] == [9, 10, 11, 12, 13]
+    shutil.rmtree(place.path)
+    shutil.copytree(outputs[0], place.path)  # it comes back, and nobody took its cache meanwhile
+    place.blind()
+    assert [int(array[0]) for array in place.open("disk")] == [0, 1, 2, 3, 4]
 
 
 MANY_SHARDS = """
