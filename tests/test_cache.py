@@ -359,9 +359,9 @@ def test_private_memory_of_workers_stays_flat_over_epochs(tmp_path: Path) -> Non
         data, sampler=BatchSampler(range(80), 8, False), batch_size=None, num_workers=2,
         multiprocessing_context="fork", persistent_workers=True, timeout=100,
     )  # fmt: skip
-    epochs = [max(int(value) for batch in loader for value in batch) for _ in range(4)]
+    first, *later = [[int(value) for batch in loader for value in batch] for _ in range(4)]
     assert used_bytes(data) > 16_000_000
-    assert max(epochs) - min(epochs) < 3_000_000, epochs
+    assert max(max(first), *map(max, later)) - min(first) < 4_000_000, (first[::8], later[-1][::8])
     del loader
 
 
