@@ -35,6 +35,7 @@ import os
 import pickle
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from multiprocessing.context import BaseContext, get_spawning_popen, set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
@@ -161,12 +162,17 @@ class WorkerLoader(_Base):
         self._options = dict(options)
         self._batches = dataset
         self._asks = _Asks(epochs)
+        self._ending: weakref.finalize[..., Any] | None = None
         # torch draws the seeds of its workers; from the global generator, unless it has this one.
         own = torch.Generator().manual_seed((epochs.sampler.seed + epochs.sampler.rank) % 2**64)
         fixed: dict[str, Any] = {"batch_size": None, "sampler": self._asks, "collate_fn": _as_made, "generator": own}
         super().__init__(dataset, **{**fixed, **options})  # type: ignore[arg-type]  # it has all that it needs of one
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # a loop needs no more of it than next()
+        return self.deliver(super().__iter__)
+
+    def deliver(self, start: Callable[[], Iterator[Made]]) -> Iterator[Any]:
+        """Give out the batches of an iteration that is begun by ``start``, and keep account of them."""
         if self.num_workers and getattr(multiprocessing.current_process(), "_inheriting", False):
             raise RuntimeError(
                 "The script is being imported by one of its own workers, and would start workers again. What starts the "
@@ -175,13 +181,18 @@ class WorkerLoader(_Base):
         epochs = self._epochs
         self._asks.iteration += 1
         iteration = self._asks.iteration
-        batches: Any = None
+        ending: weakref.finalize[..., Any] | None = None
         self._batches.allow(iteration)
         try:
-            batches = super().__iter__()
-            for made in batches:
+            batches = start()
+            ending = self._ending_of(batches)
+            while True:
                 if self.persistent_workers and iteration != self._asks.iteration:
                     raise RuntimeError("another iteration over this loader has begun, and persistent workers serve one only")
+                try:
+                    made: Made = next(batches)
+                except StopIteration:
+                    break
                 if epochs.take(made):
                     yield made.batch
                 del made
@@ -189,8 +200,22 @@ class WorkerLoader(_Base):
         finally:
             self._batches.leave(iteration)
             # Not left to its destructor: the frames of an exception would keep the workers.
-            if not self.persistent_workers and hasattr(batches, "_shutdown_workers"):
-                batches._shutdown_workers()
+            if ending is not None and not self.persistent_workers:
+                ending()
+
+    def _ending_of(self, batches: Any) -> weakref.finalize[..., Any] | None:
+        """What ends the workers of an iterator: to be called, or called when this loader goes.
+
+        It holds the iterator. Where the garbage collector ended that one with all that belongs to it, its queues would be
+        closed first, and torch wait 5 s for each of its workers.
+        """
+        if not hasattr(batches, "_shutdown_workers"):
+            return None
+        known = self._ending.peek() if self._ending else None
+        if known is None or known[1] != batches._shutdown_workers:
+            self._ending = weakref.finalize(self, batches._shutdown_workers)
+            self._ending.atexit = False  # then multiprocessing ends them
+        return self._ending
 
     @property
     def skipped(self) -> int:
