@@ -50,7 +50,7 @@ def compare(old: Records, new: Records) -> tuple[list[str], bool]:
     before = {row.key: row for row in old.rows}
     worse = False
     for row in new.rows:
-        name = ", ".join(filter(None, (row.part, row.subject))) + (f" against {row.baseline}" if row.baseline else "")
+        name = ", ".join(filter(None, row.key))
         if row.key not in before:
             lines.append(f"only in NEW: {name}")
             continue

@@ -14,3 +14,12 @@ def positive_int(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def whole_number(text: str) -> int:
+    """A whole number of at least 0.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none; argparse shows the message.
+    """
+    return 0 if text == "0" else positive_int(text)

@@ -154,7 +154,7 @@ def compare_none(bench: Bench, *, count: int, repeat: int) -> list[Result]:
     )
 
 
-def run_benchmark(work: Path, *, count: int, repeat: int, workers: int) -> tuple[list[Result], list[Figure]]:
+def run_benchmark(work: Path, *, count: int, repeat: int, workers: int) -> dict[str, list[Result] | list[Figure]]:
     """Make the photographs, answer the three questions, and look at the memory.
 
     Args:
@@ -162,6 +162,9 @@ def run_benchmark(work: Path, *, count: int, repeat: int, workers: int) -> tuple
         count: number of photographs to pack, about 60 kB each.
         repeat: number of rounds; with more than one, every format is packed once before, unmeasured and small.
         workers: number of worker processes.
+
+    Returns:
+        The rows of each part.
 
     Raises:
         WrongDataError: an output was wrong, or a command failed.
@@ -177,15 +180,14 @@ def run_benchmark(work: Path, *, count: int, repeat: int, workers: int) -> tuple
             Bench(few, work, workers).pack(name, "full")
     _read_all(source)
     bench = Bench(source, work, workers)
-    results = [
-        *compare_full(bench, count=count, repeat=repeat),
-        *compare_none(bench, count=count, repeat=repeat),
-        *compare_checking(work, count=count, repeat=repeat),
-    ]
-    if not private_bytes():
-        return results, []
-    memory = bench.worker_memory("hdf5")
-    return results, [Figure("private memory of a worker of pack --check full", "MB", (memory,), WORKER_BUDGET)]
+    memory = bench.worker_memory("hdf5") if private_bytes() else 0
+    figure = Figure("private memory of a worker of pack --check full", "MB", (memory,), WORKER_BUDGET)
+    return {
+        "full": compare_full(bench, count=count, repeat=repeat),
+        "none": compare_none(bench, count=count, repeat=repeat),
+        "checking": compare_checking(work, count=count, repeat=repeat),
+        "memory": [figure] if memory else [],
+    }
 
 
 def pack_command() -> list[str]:
@@ -245,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         started = CpuClock.read()
         try:
-            results, figures = run_benchmark(work, count=options.count, repeat=options.repeat, workers=options.workers)
+            parts = run_benchmark(work, count=options.count, repeat=options.repeat, workers=options.workers)
         except WrongDataError as error:
             print(f"packing.py: {error}", file=sys.stderr)
             return 1
@@ -254,10 +256,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
     setting["cpus_used_by_others"] = started.cpus_used_by_others(CpuClock.read())
     print(format_setting(setting))
-    print(format_table(results))
-    print(format_figures(figures))
+    rows = [row for found in parts.values() for row in found]
+    print(format_table([row for row in rows if isinstance(row, Result)]))
+    print(format_figures([row for row in rows if isinstance(row, Figure)]))
     if options.json:
-        write_json_lines(options.json, setting, {"": [*results, *figures]})
+        write_json_lines(options.json, setting, parts)
     return 0
 
 

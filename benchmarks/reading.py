@@ -95,11 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "ffcv": "not measured: --ffcv-python names no interpreter",
         }
         started = CpuClock.read()
-        results: list[Result] = []
+        results: dict[str, list[Result]] = {}
         try:
             for part in options.parts or COUNTS:
-                found, facts = run_part(part, work, options)
-                results += found
+                results[part], facts = run_part(part, work, options)
                 setting.update(facts)
         except WrongDataError as error:
             print(f"reading.py: {error}", file=sys.stderr)
@@ -109,9 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
     setting["cpus_used_by_others"] = started.cpus_used_by_others(CpuClock.read())
     print(format_setting(setting))
-    print(format_table(results))
+    print(format_table([result for found in results.values() for result in found]))
     if options.json:
-        write_json_lines(options.json, setting, {"": results})
+        write_json_lines(options.json, setting, results)
     return 0
 
 

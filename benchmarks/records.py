@@ -27,6 +27,7 @@ class Row:
         budget: for the median; None where there is none.
         rates: files/s of each round; empty for a figure.
         baseline_rates: the same of the baseline.
+        at: for how many samples, shards, workers or ranks; None where that is not the question.
     """
 
     part: str
@@ -38,11 +39,18 @@ class Row:
     budget: float | None
     rates: tuple[float, ...] = ()
     baseline_rates: tuple[float, ...] = ()
+    at: int | None = None
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def name(self) -> str:
+        """What was measured, for how many, and against what."""
+        at = "" if self.at is None else f" at {self.at:,}"
+        return f"{self.subject}{at}" + (f" against {self.baseline}" if self.baseline else "")
+
+    @property
+    def key(self) -> tuple[str, str]:
         """What names it in one file."""
-        return self.part, self.subject, self.baseline
+        return self.part, self.name
 
     @property
     def median(self) -> float:
@@ -60,6 +68,14 @@ class Row:
         if self.budget is None:
             return None
         return self.median >= self.budget if self.more_is_better else self.median <= self.budget
+
+    @property
+    def verdict(self) -> str:
+        """Whether the median keeps the budget, or by how much of the budget it misses it; empty where there is none."""
+        if not self.budget or self.is_met is not False:
+            return "met" if self.is_met else ""
+        percent = 100 * abs(self.median - self.budget) / self.budget
+        return f"**missed by {percent:.0f} %**" if percent >= 1 else "**missed by less than 1 %**"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +110,8 @@ def load(path: Path) -> Records:
 def _row(line: dict[str, Any]) -> Row:
     part = line.get("part", "")
     if line["kind"] == "figure":
-        return Row(part, line["what"], "", line["unit"], tuple(line["values"]), False, line["budget"])
+        values = tuple(line["values"])
+        return Row(part, line["what"], "", line["unit"], values, False, line["budget"], at=line.get("at"))
     rates, baseline_rates = (tuple(line["files"] / value for value in line[name]) for name in ("seconds", "baseline_seconds"))
     more = line["measure"] == "files/s"
     ratios = tuple(line["ratios"])

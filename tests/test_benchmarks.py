@@ -11,7 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -63,57 +66,89 @@ def require_disk(benchmark: Callable[[str], Any], folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ they run
 
 
-def test_packing_is_measured_and_its_outputs_are_proved_right(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn", reason="the photographs come with scikit-learn")
-    rows, printed, _ = run_benchmark("packing.py", tmp_path, "--count", "24")
-    assert rows
-    assert "budget" in printed
+@dataclass(frozen=True)
+class ShortRun:
+    """What one short run of everything left."""
+
+    status: int
+    results: Path
+    left_in_work: list[str]
+    errors: str
+
+    def rows(self, name: str) -> list[Any]:
+        return [json.loads(line) for line in (self.results / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize(
-    "parts, format_names",
-    # To decode a picture takes the time, not to read it; and an array is read in the same way from each.
-    [(("warm", "cold"), formats.names()), (("arrays", "pictures"), ["hdf5"])],
-    ids=["raw", "batches"],
-)
-def test_reading_is_measured_and_what_is_read_is_proved_right(
-    tmp_path: Path, parts: tuple[str, ...], format_names: list[str]
-) -> None:
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> ShortRun:
+    """Each benchmark, run on a handful of files by the one command."""
     pytest.importorskip("sklearn", reason="the photographs come with scikit-learn")
-    options = ["--formats", *format_names]
-    options += ["--ffcv-python", FFCV_PYTHON] if FFCV_PYTHON else []
-    # More than one batch, and the last one is smaller.
-    rows, printed, errors = run_benchmark("reading.py", tmp_path, *parts, "--count", "70", "--workers", "1", *options)
+    pytest.importorskip("matplotlib", reason="it draws the plots")
+    results, work = tmp_path_factory.mktemp("results"), tmp_path_factory.mktemp("work")
+    command = [sys.executable, str(BENCHMARKS / "everything.py"), "--short", "--results", str(results), "--work", str(work)]
+    command += ["--ffcv-python", FFCV_PYTHON] if FFCV_PYTHON else []
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=290, check=False)
+    return ShortRun(done.returncode, results, [path.name for path in work.iterdir()], done.stderr)
+
+
+def test_one_command_runs_every_benchmark_and_makes_the_pages(benchmark: Callable[[str], Any], short_run: ShortRun) -> None:
+    runs = benchmark("everything").RUNS
+    assert short_run.status == 0, short_run.errors
+    assert {path.stem for path in short_run.results.glob("*.jsonl")} == set(runs)
+    assert short_run.left_in_work == []
+    page = (short_run.results / "README.md").read_text(encoding="utf-8")
+    assert [name for name in runs if f"\n## {name}.py\n" not in page] == ["growth"]
+    assert "# How cost grows" in (short_run.results / "SCALE.md").read_text(encoding="utf-8")
+
+
+def test_every_benchmark_writes_down_when_it_was_run(benchmark: Callable[[str], Any], short_run: ShortRun) -> None:
+    for name in benchmark("everything").RUNS:
+        assert abs((date.fromisoformat(short_run.rows(name)[0]["date"]) - date.today()).days) <= 1
+
+
+def test_packing_and_checking_are_measured_with_the_memory_of_a_worker(short_run: ShortRun) -> None:
+    _, *results = short_run.rows("packing")
+    for part, subjects in (("full", 3), ("none", 3), ("checking", 2)):
+        assert sum(row["part"] == part and row["budget"] is not None for row in results) == subjects
+    if sys.platform == "linux":
+        assert [5 < row["values"][0] < row["budget"] for row in results if row["part"] == "memory"] == [True]
+
+
+def test_raw_reading_is_measured_in_every_format_and_what_is_read_is_proved_right(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="the photographs come with scikit-learn")
+    rows, printed, errors = run_benchmark("reading.py", tmp_path, "warm", "cold", "--count", "9", "--workers", "1")
     setting, *results = rows
-    assert setting["benchmark"] == "reading"
-    without_disk = "cold" in parts and "left_out" in setting["cold"]
+    without_disk = "left_out" in setting["cold"]
     if without_disk:
         assert "cold reads are left out" in errors
-    for name in format_names:
+    for name in formats.names():
         subjects = [row["subject"] for row in results if name in row["subject"] and row["budget"]]
-        assert len(subjects) > (not without_disk), subjects
-    if FFCV_PYTHON and "arrays" in parts:
+        assert len(subjects) == 3 + (not without_disk), subjects
+    assert "budget" in printed
+
+
+def test_batches_are_measured_and_what_is_read_is_proved_right(short_run: ShortRun) -> None:
+    _, *results = short_run.rows("reading")
+    for part in ("arrays", "pictures"):
+        assert sum(row["part"] == part and "hdf5" in row["subject"] and row["budget"] is not None for row in results) > 1
+    if FFCV_PYTHON:
         assert sum(row["baseline"] == "FFCV" for row in results) > 1
-    assert "budget" in printed
 
 
-def test_a_large_index_is_measured(tmp_path: Path) -> None:
-    rows, printed, _ = run_benchmark("large_index.py", tmp_path, "--samples", "20000", "--lookups", "1500")
-    assert [row["unit"] for row in rows[1:]] == ["ms", "kB", "ms", "MB", "MB"]
-    assert "met" in printed
+def test_a_large_index_is_measured(short_run: ShortRun) -> None:
+    _, *figures = short_run.rows("large_index")
+    units = ["ms", "kB", "ms", *(["MB", "MB"] if sys.platform == "linux" else [])]
+    assert [row["unit"] for row in figures if row["budget"]] == units
 
 
-def test_scanning_is_measured_and_what_is_found_is_proved_right(tmp_path: Path) -> None:
-    rows, printed, _ = run_benchmark("scanning.py", tmp_path, "--files", "700", "--folders", "3")
-    assert [row["budget"] for row in rows[1:]] == [2.5, 300]
-    assert "budget" in printed
+def test_scanning_is_measured_and_what_is_found_is_proved_right(short_run: ShortRun) -> None:
+    _, *rows = short_run.rows("scanning")
+    assert [row["budget"] for row in rows] == [2.5, 300]
 
 
-def test_peers_are_measured_and_what_they_read_is_proved_right(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn", reason="the photographs come with scikit-learn")
-    only = ["packer, hdf5", "bagz"]
-    rows, printed, errors = run_benchmark("peers.py", tmp_path, "--count", "9", "--workers", "1", "--only", *only)
-    setting, *results = rows
+def test_peers_are_measured_and_what_they_read_is_proved_right(short_run: ShortRun) -> None:
+    setting, *results = short_run.rows("peers")
     compared = {(row["part"], row["subject"], row["baseline"]) for row in results}
     parts = {"random, warm", "sequential, warm", "own shuffle, warm", "pictures, 0 workers", "pictures, 1 workers"}
     assert parts <= {part for part, _, _ in compared}
@@ -121,19 +156,110 @@ def test_peers_are_measured_and_what_they_read_is_proved_right(tmp_path: Path) -
         assert {(part, "packer, hdf5", "loose files"), (part, "loose files", "packer, hdf5")} <= compared
     assert set(setting["sizes"]) == {"loose files", "packer, hdf5"}
     assert "--envs" in setting["skipped"]["all"]["bagz"]
-    assert "without bagz" in errors
-    assert "files/s" in printed
+    assert "without bagz" in short_run.errors
 
 
-def test_scaling_is_measured_and_its_outputs_are_proved_right(tmp_path: Path) -> None:
-    rows, printed, _ = run_benchmark("scaling.py", tmp_path, "--files", "90", "30", "--formats", "hdf5", "--check", "none")
-    figures = {row["what"]: row for row in rows[1:]}
+def test_scaling_is_measured_and_its_outputs_are_proved_right(short_run: ShortRun) -> None:
+    figures = {row["what"]: row for row in short_run.rows("scaling")[1:]}
     ratio, least, most = (figures[f"hdf5, {name}"] for name in ("90 files against 30", "30 files", "90 files"))
     assert ratio["values"][0] == pytest.approx(most["values"][0] / least["values"][0])
     assert ratio["budget"] == 1.15
     if sys.platform == "linux":
         assert figures["hdf5, 90 files: private memory"]["values"][0] > 5
-    assert "met" in printed
+
+
+def test_growth_is_measured_by_samples_shards_epochs_workers_and_ranks(
+    benchmark: Callable[[str], Any], short_run: ShortRun
+) -> None:
+    setting, *figures = short_run.rows("growth")
+    sizes: dict[str, set[int]] = {}
+    for row in figures:
+        sizes.setdefault(row["part"], set()).add(row["at"])
+        assert min(row["values"]) >= 0
+    epochs = {2000, *benchmark("growth").LONG_EPOCHS}
+    assert sizes == {"samples": {2000}, "shards": {30}, "samples of an epoch": epochs, "workers": {0, 1}, "ranks": {3}}
+    # The same as a manifest of one shard more, as packer writes it, but for the digits of its size.
+    manifests = [row["values"][0] for row in figures if row["what"] == "manifest"]
+    assert manifests[0] * 1000 == pytest.approx(15_570 + 30 * setting["limits"]["manifest_bytes_a_shard"], rel=0.05)
+
+
+STUB = """\
+import json, sys
+print("ran", __file__, file=sys.stderr)
+if {status}:
+    sys.exit({status})
+setting = {{"kind": "setting", "benchmark": "{name}", "sizes": {{}}}}
+figure = {{"kind": "figure", "what": "memory", "unit": "MB", "values": [1], "budget": 2}}
+with open(sys.argv[sys.argv.index("--json") + 1], "w") as file:
+    file.write(json.dumps(setting) + chr(10) + json.dumps(figure))
+"""
+
+
+def test_a_benchmark_that_fails_is_named_and_the_others_follow(
+    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="the report loads it")
+    everything, results = benchmark("everything"), tmp_path / "results"
+    for name, status in (("packing", 0), ("scanning", 3), ("scaling", 0)):
+        (tmp_path / f"{name}.py").write_text(STUB.format(name=name, status=status), encoding="utf-8")
+    report = f"import runpy, sys; sys.path.insert(0, {str(BENCHMARKS)!r}); runpy.run_module('report', run_name='__main__')"
+    (tmp_path / "report.py").write_text(report, encoding="utf-8")
+    results.mkdir()
+    earlier = write_results(results / "scanning.jsonl", {}, [7.0], benchmark="scanning").read_bytes()
+    monkeypatch.setattr(everything, "HERE", tmp_path)
+    only = ["--only", "scaling", "scanning", "packing"]  # in another order than theirs
+    assert everything.main([*only, "--results", str(results)]) == 1
+    printed = capfd.readouterr().err
+    assert [line.partition(str(tmp_path))[2] for line in printed.splitlines() if line.startswith("ran")] == [
+        "/packing.py",
+        "/scanning.py",
+        "/scaling.py",
+    ]
+    assert printed.splitlines()[-1] == "everything.py: failed: scanning.py (exit status 3)"
+    assert (results / "scanning.jsonl").read_bytes() == earlier
+    page = (results / "README.md").read_text(encoding="utf-8")
+    assert all(f"\n## {name}.py" in page for name in ("packing", "scanning", "scaling"))
+    assert everything.main(["--only", "packing", "--results", str(results)]) == 0
+
+
+def test_a_short_run_never_replaces_results_that_are_kept(
+    benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    everything = benchmark("everything")
+    monkeypatch.setattr(everything.subprocess, "run", None)
+    with pytest.raises(SystemExit):
+        everything.main(["--short"])
+    assert "--short: name another folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("there", [False, True])
+def test_reading_is_measured_with_the_ffcv_that_is_named_or_that_of_the_peers(
+    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, there: bool
+) -> None:
+    everything, peerlist = benchmark("everything"), benchmark("peerlist")
+    environment = next(peer.environment for peer in peerlist.PEERS if peer.name == "FFCV")
+    if there:
+        environment.python(tmp_path).parent.mkdir(parents=True)
+        (tmp_path / environment.name / "whole").touch()
+    monkeypatch.setattr(peerlist.venv, "create", lambda *_, **__: no_wheel(peerlist))
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(everything.subprocess, "run", run)
+    options = ["--envs", str(tmp_path), "--results", str(tmp_path / "r"), *(["--ffcv-python", "other"] if named else [])]
+    assert everything.main([*options, "--only", "reading", "peers"]) == 0
+    reading, peers = commands
+    found = reading[reading.index("--ffcv-python") + 1] if "--ffcv-python" in reading else None
+    assert found == ("other" if named else str(environment.python(tmp_path)) if there else None)
+    assert peers[peers.index("--envs") + 1] == str(tmp_path)
+
+
+def no_wheel(peerlist: Any) -> None:
+    raise peerlist.UnavailableError("no wheel")
 
 
 # --------------------------------------------------------------------------------------------- wrong data are no result
@@ -428,12 +554,12 @@ def test_peers_in_the_projects_own_environment_read_what_they_packed(
     benchmark: Callable[[str], Any], few_files: tuple[Any, Path]
 ) -> None:
     peerlist, peerparts = benchmark("peerlist"), benchmark("peerparts")
-    libraries = ("loose_files", "lmdb", "h5py", "webdataset")
+    libraries = ["loose_files", "lmdb", "h5py", "webdataset", *(["datasets"] if find_spec("datasets") else [])]
     peers = [peer for peer in peerlist.PEERS if peer.script in [f"with_{name}.py" for name in libraries]]
     bench = peerparts.Bench(few_files[1].parent, peers, None, 1)
     peerparts.compare_files(bench, *few_files)
     names = {peer.name for peer in peers}
-    assert len(names) > 5
+    assert len(names) > 5 + bool(find_spec("datasets"))
     for part, without in (("random, warm", {"webdataset"}), ("sequential, warm", set())):
         assert {result.subject for result in bench.results[part]} == names - {peerlist.LOOSE} - without
     assert set(bench.sizes) == names
@@ -605,8 +731,8 @@ def test_the_page_says_what_the_results_say(benchmark: Callable[[str], Any], tmp
     assert benchmark("report").main([str(peers), str(others), "--output", str(tmp_path)]) == 0
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "| a | 24.0 | 3.00 (2.00–7.00) |\n| loose | 8.00 | 1 |\n| b | 4.00 | 0.50 (0.25–0.75) |" in page
-    assert "| e | loose | 1.00 | 1.00–1.00 | ≥ 1.50 | **missed** |" in page
-    assert "| memory |  | 305 MB | 299–310 | ≤ 300 | **missed** |" in page
+    assert "| e | loose | 1.00 | 1.00–1.00 | ≥ 1.50 | **missed by 33 %** |" in page
+    assert "| memory |  | 305 MB | 299–310 | ≤ 300 | **missed by 2 %** |" in page
     assert "no wheel" in page
     plots = sorted(path.name for path in (tmp_path / "plots").iterdir())
     assert plots == ["peers-random-warm.svg", "scaling-random-warm.svg"]
@@ -619,6 +745,193 @@ def test_the_page_that_is_kept_is_made_from_the_results_that_are_kept(benchmark:
     pytest.importorskip("matplotlib", reason="it draws the plots")
     results = sorted(map(str, (BENCHMARKS / "results").glob("*.jsonl")))
     assert benchmark("report").main([*results, "--output", str(tmp_path)]) == 0
-    assert (tmp_path / "README.md").read_bytes() == (BENCHMARKS / "README.md").read_bytes()
+    for name in ("README.md", "SCALE.md"):
+        kept_page, made_page = BENCHMARKS / name, tmp_path / name
+        assert kept_page.exists() == made_page.exists()
+        assert not kept_page.exists() or kept_page.read_bytes() == made_page.read_bytes()
     kept, made = (sorted(path.name for path in (folder / "plots").iterdir()) for folder in (BENCHMARKS, tmp_path))
     assert kept == made
+
+
+def test_the_page_is_the_same_in_whatever_order_results_are_named(benchmark: Callable[[str], Any], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="it draws the plots")
+    names = ("scaling", "large_index", "reading", "another")
+    written = [str(write_results(tmp_path / name, {}, [1.0], benchmark=name)) for name in names]
+    pages: list[str] = []
+    for order in (written, written[::-1]):
+        assert benchmark("report").main([*order, "--output", str(tmp_path)]) == 0
+        pages.append((tmp_path / "README.md").read_text(encoding="utf-8"))
+    assert pages[0] == pages[1]
+    sections = [line[3:-3] for line in pages[0].splitlines() if line.startswith("## ") and line.endswith(".py")]
+    assert sections == ["reading", "large_index", "scaling", "another"]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "figure", "cells"),
+    [
+        ([1.4, 1.5, 1.6], [300.0], ["met", "met"]),
+        ([1.0, 1.2, 1.3], [330.0], ["**missed by 20 %**", "**missed by 10 %**"]),
+        ([1.49], [301.0], ["**missed by less than 1 %**", "**missed by less than 1 %**"]),
+        ([0.0], [900.0], ["**missed by 100 %**", "**missed by 200 %**"]),
+    ],
+)
+def test_a_budget_is_told_as_met_or_by_how_much_it_is_missed(
+    benchmark: Callable[[str], Any], tmp_path: Path, ratios: list[float], figure: list[float], cells: list[str]
+) -> None:
+    rows = benchmark("records").load(write_results(tmp_path / "1", {"a": [max(value, 1e-9) for value in ratios]}, figure)).rows
+    assert [row.verdict for row in rows] == cells
+
+
+def test_all_budgets_stand_in_one_table_with_the_reason_for_each_that_is_missed(
+    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib", reason="it draws the plots")
+    report, reasons = benchmark("report"), benchmark("reasons")
+    monkeypatch.setattr(reasons, "REASONS", ((r"^reading, random, warm: [ac] against loose$", "it rained"), (r": e ", "snow")))
+    reading = write_results(tmp_path / "1", {"a": [1.2], "b": [1.2], "c": [1.0], "e": [1.6]}, benchmark="reading")
+    scaling = write_results(tmp_path / "2", {}, [310.0], benchmark="scaling")
+    assert report.main([str(scaling), str(reading), "--output", str(tmp_path)]) == 0
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    budgets = page[page.index("## Budgets") : page.index("## reading.py")]
+    assert "1 of 5 are met" in budgets
+    assert "No results are kept of `packing.py`, `large_index.py`, `scanning.py`, and" in budgets
+    assert "| reading | a | loose | 1.20 | 1.20–1.20 | ≥ 1.50 | **missed by 20 %** |" in budgets
+    assert "| reading | e | loose | 1.60 | 1.60–1.60 | ≥ 1.50 | met |" in budgets
+    assert "| scaling | memory |  | 310 MB | 310–310 | ≤ 300 | **missed by 3 %** |" in budgets
+    assert "* a against loose; c against loose: it rained\n* b against loose; memory: not explained\n" in budgets
+    assert "snow" not in budgets
+
+
+def test_every_reason_is_that_of_a_row_which_a_benchmark_writes(benchmark: Callable[[str], Any], short_run: ShortRun) -> None:
+    records, reasons = benchmark("records"), benchmark("reasons")
+    found = {name: records.load(short_run.results / f"{name}.jsonl") for name in ("packing", "reading")}
+    given = {reasons.reason(name, row) for name in found for row in found[name].rows if row.budget is not None}
+    without_disk = "left_out" in found["reading"].setting["cold"]
+    assert {text for pattern, text in reasons.REASONS if not (without_disk and "cold" in pattern)} <= given
+
+
+# ------------------------------------------------------------------------------------------------------ how cost grows
+
+
+@pytest.mark.parametrize(
+    ("costs", "fixed", "each"),
+    [
+        ([5.0, 5.0, 5.0, 5.0], 5, 0),
+        ([5.1, 4.9, 5.2, 4.8], 5, 0),
+        ([2 + 0.03 * size for size in (10, 100, 1000, 10_000)], 2, 0.03),
+        ([1.05 * (2 + 0.3), 0.95 * (2 + 3), 2 + 30, 2 + 300], 2, 0.03),
+        ([0.03 * size for size in (10, 100, 1000, 10_000)], 0, 0.03),
+        ([0.25, 2.9, 30.1, 300], 0, 0.03),
+        ([9.0, 8.0, 7.0, 1.0], 1.315, 0),  # what shrinks is taken for constant
+        ([4.0, 4.0, 4.5, 5.5], 4.4, 0),  # and what grows by less than twice
+    ],
+)
+def test_the_law_of_a_cost_is_constant_or_a_fixed_part_and_a_part_for_each(
+    benchmark: Callable[[str], Any], costs: list[float], fixed: float, each: float
+) -> None:
+    sizes = [10, 100, 1000, 10_000]
+    law = benchmark("fits").fit(sizes, costs)
+    assert law.fixed == pytest.approx(fixed, abs=0.2)
+    assert law.each == pytest.approx(each, rel=0.1)
+    assert law.worst == pytest.approx(max(abs(law.at(size) / cost - 1) for size, cost in zip(sizes, costs, strict=True)))
+
+
+def test_no_line_is_drawn_through_two_points(benchmark: Callable[[str], Any]) -> None:
+    law = benchmark("fits").fit([1, 10], [1.0, 10.0])
+    assert (law.each, law.worst > 0.5) == (0, True)
+
+
+def write_growth(path: Path, costs: dict[tuple[str, str, str], dict[int, float]]) -> Path:
+    limits = {"index_bytes_a_sample": 64, "held_index_bytes": 64_000, "manifest_bytes": 1 << 20, "manifest_bytes_a_shard": 1024}
+    rows: list[dict[str, Any]] = [
+        {"kind": "setting", "benchmark": "growth", "limits": {**limits, "open_shards": 7, "key_digits": 5}}
+    ]
+    for (part, what, unit), found in costs.items():
+        row = {"kind": "figure", "part": part, "what": what, "unit": unit, "budget": None}
+        rows += [{**row, "at": at, "values": [value, value * 0.9, value * 1.1]} for at, value in found.items()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_the_page_of_growth_tells_measured_costs_their_laws_and_what_these_predict(
+    benchmark: Callable[[str], Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib", reason="it draws the plots")
+    sizes = (10**4, 10**6, 10**7)
+    costs = {
+        ("samples", "opening", "ms"): {size: 1 + 8e-6 * size for size in sizes},
+        ("samples", "one look-up", "µs"): {size: 4 + 0.5 * sizes.index(size) for size in sizes},
+        ("samples", "private memory of a worker", "MB"): {500: 90, **dict.fromkeys(sizes, 2.0)},
+        ("shards", "opening", "ms"): {1: 1, 10: 9, 100: 2, 1000: 1.5},
+        ("shards", "one look-up", "µs"): {1: 5, 8: 20, 100: 20, 1000: 20},
+        ("workers", "start, fork", "ms"): {0: 1, 1: 31, 2: 51, 8: 171},
+    }
+    results = write_growth(tmp_path / "growth.jsonl", costs)
+    assert benchmark("report").main([str(results), "--output", str(tmp_path)]) == 0
+    page = (tmp_path / "SCALE.md").read_text(encoding="utf-8")
+    assert "| opening, ms |  | 1.08 (0.97–1.19) | 9.00 (8.10–9.90) | 81.0 (72.9–89.1) |" in page
+    assert "| opening, ms | 1.00 + 8.00 a million samples | 10,000 | 0 % | 801 ms | 8,001 ms |" in page
+    assert "| one look-up, µs | 4.43 | 10,000 | 11 % | 4.43 µs | 4.43 µs |" in page
+    assert "| private memory of a worker, MB | 2.00 | 10,000 | 0 % | 2.00 MB | 2.00 MB |" in page  # not that of a held index
+    assert "**fits badly** | not told |" in page
+    assert "| one look-up, µs | 20.0 | 8 | 0 % | 20.0 µs |" in page  # not that of shards that stay open
+    assert "| start, fork, ms | 11.0 + 20.0 a worker | 1 | 0 % |" in page
+    assert "about 1,024 shards" in page
+    assert "5 digits and sort up to 100,000 samples" in page
+    assert "(SCALE.md)" in (tmp_path / "README.md").read_text(encoding="utf-8")
+    plots = sorted(path.name for path in (tmp_path / "plots").iterdir())
+    assert plots == ["growth-samples.svg", "growth-shards.svg"]
+    drawn = (tmp_path / "plots" / plots[0]).read_text(encoding="utf-8")
+    assert ">opening<" in drawn
+    assert drawn.count("stroke-dasharray") == 2  # of the look-up and of opening
+
+
+class FaultySampler(packer.EpochSampler):
+    """Gives the last number of an epoch in place of the one before it."""
+
+    def __iter__(self) -> Iterator[int]:
+        numbers = list(super().__iter__())
+        return iter([*numbers[:-2], *numbers[-1:] * 2])
+
+
+@pytest.mark.parametrize("part", ["epoch", "ranks"])
+def test_an_epoch_with_other_numbers_is_no_result(
+    benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    growth = benchmark("growthparts")
+
+    def measure() -> list[Any]:
+        return list(growth.by_epoch([300], repeat=1) if part == "epoch" else growth.by_ranks([3], samples=300, repeat=1))
+
+    monkeypatch.setattr(growth, "PROVED", 100)
+    assert measure()
+    monkeypatch.setattr(growth, "EpochSampler", FaultySampler)
+    with pytest.raises(benchmark("proof").WrongDataError, match="numbers are not"):
+        measure()
+
+
+def test_a_look_up_in_another_dataset_is_no_result_of_growth(
+    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growth = benchmark("growthparts")
+
+    def open_other(folder: Path, **options: Any) -> Any:
+        return packer.open_dataset(folder, **options, target_transform=operator.neg)
+
+    monkeypatch.setattr(growth, "open_dataset", open_other)
+    with pytest.raises(benchmark("proof").WrongDataError, match="sample 1 is"):
+        list(growth.by_shards(tmp_path, [3], samples=20, lookups=10, repeat=1))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="spawned workers take seconds")
+def test_a_worker_that_gives_no_sample_is_no_result(
+    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = benchmark("growthworkers")
+    benchmark("synthetic").make_dataset(tmp_path / "d", 10)
+    probe = workers.Probe(packer.open_dataset(tmp_path / "d", output="numpy"))
+    assert workers.start_up(probe, 2, "fork")[0] > 0
+    monkeypatch.setattr(workers.os, "getpid", lambda: 7)
+    with pytest.raises(benchmark("proof").WrongDataError, match="1 of 2 workers"):
+        workers.start_up(probe, 2, "fork")
