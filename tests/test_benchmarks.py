@@ -821,7 +821,8 @@ def test_every_reason_is_that_of_a_row_which_a_benchmark_writes(benchmark: Calla
         ([2 + 0.03 * size for size in (10, 100, 1000, 10_000)], 2, 0.03),
         ([1.05 * (2 + 0.3), 0.95 * (2 + 3), 2 + 30, 2 + 300], 2, 0.03),
         ([0.03 * size for size in (10, 100, 1000, 10_000)], 0, 0.03),
-        ([0.25, 2.9, 30.1, 300], 0, 0.03),
+        ([0.28, 2.9, 30.1, 300], 0, 0.03),
+        ([2.3, 5.0, 32.0, 360.0], 1.98, 0.0325),  # a distance counts as a share of the cost
         ([9.0, 8.0, 7.0, 1.0], 1.315, 0),  # what shrinks is taken for constant
         ([4.0, 4.0, 4.5, 5.5], 4.4, 0),  # and what grows by less than twice
     ],
@@ -833,6 +834,7 @@ def test_the_law_of_a_cost_is_constant_or_a_fixed_part_and_a_part_for_each(
     law = benchmark("fits").fit(sizes, costs)
     assert law.fixed == pytest.approx(fixed, abs=0.2)
     assert law.each == pytest.approx(each, rel=0.1)
+    assert law.fixed >= 0
     assert law.worst == pytest.approx(max(abs(law.at(size) / cost - 1) for size, cost in zip(sizes, costs, strict=True)))
 
 
@@ -884,6 +886,8 @@ def test_the_page_of_growth_tells_measured_costs_their_laws_and_what_these_predi
     drawn = (tmp_path / "plots" / plots[0]).read_text(encoding="utf-8")
     assert ">opening<" in drawn
     assert drawn.count("stroke-dasharray") == 2  # of the look-up and of opening
+    drawn = (tmp_path / "plots" / plots[1]).read_text(encoding="utf-8")
+    assert drawn.count("stroke-dasharray") == 1  # what fits badly has no line
 
 
 class FaultySampler(packer.EpochSampler):
@@ -910,16 +914,17 @@ def test_an_epoch_with_other_numbers_is_no_result(
         measure()
 
 
-def test_a_look_up_in_another_dataset_is_no_result_of_growth(
-    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("right", [0, 20], ids=["first", "timed"])
+def test_a_wrong_look_up_is_no_result_of_growth(
+    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: int
 ) -> None:
-    growth = benchmark("growthparts")
+    growth, calls = benchmark("growthparts"), iter(range(100))
 
     def open_other(folder: Path, **options: Any) -> Any:
-        return packer.open_dataset(folder, **options, target_transform=operator.neg)
+        return packer.open_dataset(folder, **options, target_transform=lambda label: label + (next(calls) >= right))
 
     monkeypatch.setattr(growth, "open_dataset", open_other)
-    with pytest.raises(benchmark("proof").WrongDataError, match="sample 1 is"):
+    with pytest.raises(benchmark("proof").WrongDataError, match="sample 0 is" if right == 0 else "sample"):
         list(growth.by_shards(tmp_path, [3], samples=20, lookups=10, repeat=1))
     assert list(tmp_path.iterdir()) == []
 
