@@ -43,7 +43,7 @@ ONLY_IN = {
     "h5py": {"packer.formats.hdf5"},
     "webdataset": {"packer.formats.webdataset"},
     "torch": {"packer.tensors", "packer.torchloader", "packer.bench.loading"},
-    "matplotlib": {"packer.bench.figure"},
+    "matplotlib": {"packer.bench.figure", "packer.doctor.figure"},
     "click": {"packer.cli"},
     "rich": {"packer.cli"},
     "simplejpeg": {"packer.check.jpeg", "packer.decode"},

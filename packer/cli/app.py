@@ -20,7 +20,7 @@ from packer.nursery import end_early, start_early
 
 __all__ = ["COMMANDS", "app", "run"]
 
-COMMANDS = ("pack", "check", "verify", "unpack", "convert", "info", "ls", "bench", "demo")
+COMMANDS = ("pack", "check", "verify", "unpack", "convert", "info", "ls", "bench", "doctor", "demo")
 _DEFAULT = "pack"
 _CHECKING = (_DEFAULT, "check")  # commands that decode files
 # SIGHUP: the terminal or the connection is gone. Under nohup it is ignored, and stays so.

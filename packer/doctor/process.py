@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,18 +20,18 @@ _SYSCALLS = {
                 101: "nanosleep", 115: "clock_nanosleep", 207: "recvfrom", 212: "recvmsg", 260: "wait4"},
 }  # fmt: skip
 _WORDS = (
-    (("futex",), "a lock"),
-    (("nfs", "rpc_"), "the NFS server"),
-    (("ptlrpc", "ll_", "cl_", "osc_", "ldlm"), "Lustre"),
-    (("fuse", "request_wait_answer"), "a FUSE file system"),
-    (("p9_", "v9fs"), "a 9p file system"),
-    (("poll", "select", "ep_"), "messages (poll)"),
-    (("pipe",), "a pipe"),
-    (("unix_", "sk_", "skb", "inet_", "recv"), "a socket"),
-    (("nanosleep", "hrtimer"), "time to pass (sleep)"),
-    (("do_wait", "wait4", "kernel_wait"), "a child to end"),
-    (("folio_", "io_schedule", "wait_on_page", "blk_", "wait_on_buffer", "filemap", "preadv", "pread64"), "the disk"),
-    (("nvidia", "uvm_", "os_acquire"), "the GPU driver"),
+    (r"futex", "a lock"),
+    (r"p9_|v9fs", "a 9p file system"),
+    (r"ptlrpc|ldlm|^(ll|cl|osc)_", "Lustre"),
+    (r"nfs|rpc_", "the NFS server"),
+    (r"fuse|request_wait_answer", "a FUSE file system"),
+    (r"poll|select|^ep_", "messages (poll)"),
+    (r"pipe", "a pipe"),
+    (r"unix_|^sk_|skb|inet_|recv", "a socket"),
+    (r"nanosleep|hrtimer", "time to pass (sleep)"),
+    (r"do_wait|wait4|kernel_wait", "a child to end"),
+    (r"folio_|io_schedule|wait_on_page|blk_|wait_on_buffer|filemap|pread", "the disk"),
+    (r"nvidia|uvm_|os_acquire", "the GPU driver"),
 )
 
 
@@ -141,7 +142,7 @@ def role_of(reading: Reading, root: int, command: str, root_command: str) -> str
 
 def waits_in_words(waits_for: str) -> str:
     """What a wait channel means; the channel itself where that is not known."""
-    return next((words for parts, words in _WORDS if any(part in waits_for for part in parts)), waits_for)
+    return next((words for pattern, words in _WORDS if re.search(pattern, waits_for)), waits_for)
 
 
 def _stat(folder: Path) -> tuple[str, list[str]] | None:

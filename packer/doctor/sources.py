@@ -11,6 +11,7 @@ __all__ = [
     "EXIT_STATUS",
     "FAULTHANDLER",
     "FD_LEAK",
+    "FUSE",
     "GETRLIMIT",
     "GUARD",
     "INODES",
@@ -57,6 +58,7 @@ MMAP = f"{_MAN}/man2/mmap.2.html"
 GETRLIMIT = f"{_MAN}/man2/getrlimit.2.html"
 WRITE = f"{_MAN}/man2/write.2.html"
 SIGNALS = f"{_MAN}/man7/signal.7.html"
+FUSE = f"{_MAN}/man4/fuse.4.html"
 NFS = f"{_MAN}/man5/nfs.5.html"
 WAIT_CHANNEL = f"{_MAN}/man5/proc_pid_wchan.5.html"
 DOCKER_RUN = "https://docs.docker.com/reference/cli/docker/container/run/"
