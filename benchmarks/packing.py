@@ -183,8 +183,8 @@ def run_benchmark(work: Path, *, count: int, repeat: int, workers: int) -> dict[
     memory = bench.worker_memory("hdf5") if private_bytes() else 0
     figure = Figure("private memory of a worker of pack --check full", "MB", (memory,), WORKER_BUDGET)
     return {
-        "full": compare_full(bench, count=count, repeat=repeat),
-        "none": compare_none(bench, count=count, repeat=repeat),
+        "check full": compare_full(bench, count=count, repeat=repeat),
+        "check none": compare_none(bench, count=count, repeat=repeat),
         "checking": compare_checking(work, count=count, repeat=repeat),
         "memory": [figure] if memory else [],
     }

@@ -12,13 +12,13 @@ from records import Row
 
 REASONS: tuple[tuple[str, str], ...] = (
     (
-        r"^packing, full: pack --check full, ",
+        r"^packing, check full: pack --check full, ",
         "A file costs 845 µs of decoding, 85 for the rest of its check (markers, end marker, reading, verdict), and 125 in the "
         "parent: reading it again 25, writing 35, syncing, reading back and digesting 40, index, journal and report 20. On two "
         "cores, the three together leave about 0.8 of strict decoding alone, before the start of the command is counted.",
     ),
     (
-        r"^packing, none: pack --check none, ",
+        r"^packing, check none: pack --check none, ",
         "pack reads, digests, writes, syncs and reads back every byte, where tar copies. Of 24,000 photographs tar takes 48 µs "
         "a file, with a sync 95, and pack 120 to 180. To start the writing to the disk earlier, or another setting of malloc, "
         "changed nothing beyond noise.",

@@ -109,7 +109,7 @@ def test_every_benchmark_writes_down_when_it_was_run(benchmark: Callable[[str], 
 
 def test_packing_and_checking_are_measured_with_the_memory_of_a_worker(short_run: ShortRun) -> None:
     _, *results = short_run.rows("packing")
-    for part, subjects in (("full", 3), ("none", 3), ("checking", 2)):
+    for part, subjects in (("check full", 3), ("check none", 3), ("checking", 2)):
         assert sum(row["part"] == part and row["budget"] is not None for row in results) == subjects
     if sys.platform == "linux":
         assert [5 < row["values"][0] < row["budget"] for row in results if row["part"] == "memory"] == [True]
