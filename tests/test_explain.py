@@ -22,7 +22,6 @@ from packer.doctor.evidence import short_mappings
 from packer.doctor.explain import CAUSES
 from packer.doctor.snapshot import Space, default_start_method
 from packer.errors import CorruptSampleError
-from tests.cases import provoked
 
 HERE = Path(packer.__file__).parent.parent
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells")
@@ -53,34 +52,34 @@ def provoke(folder: Path, *names: str, prefix: str = "") -> dict[str, Any]:
     return told
 
 
+PROVOKED = {
+    "killed": "killed",
+    "terminated": "terminated",
+    "segmentation fault": "segfault",
+    "abort": "aborted",
+    "exit": "exited",
+    "memory limit": "out_of_memory",
+    "files in the worker": "too_many_open_files",
+    "files in the parent": "too_many_open_files",
+    "truncated file": "bus_error_mapped_file",
+    "truncated file of the parent": "bus_error_mapped_file",
+    "transform": "transform_error",
+    "dataset": "dataset_error",
+    "sizes": "samples_differ",
+    "hang": "timeout",
+    "unpicklable": "unpicklable",
+}
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What is said of each case. They take milliseconds each, and torch two seconds to load."""
     if sys.platform != "linux":
         pytest.skip("signals and limits as Linux has them")
-    return provoke(tmp_path_factory.mktemp("provoked"), *(name for name in provoked.CASES if name != "large batches"))
+    return provoke(tmp_path_factory.mktemp("provoked"), *PROVOKED)
 
 
-@pytest.mark.parametrize(
-    "case, cause",
-    [
-        ("killed", "killed"),
-        ("terminated", "terminated"),
-        ("segmentation fault", "segfault"),
-        ("abort", "aborted"),
-        ("exit", "exited"),
-        ("memory limit", "out_of_memory"),
-        ("files in the worker", "too_many_open_files"),
-        ("files in the parent", "too_many_open_files"),
-        ("truncated file", "bus_error_mapped_file"),
-        ("truncated file of the parent", "bus_error_mapped_file"),
-        ("transform", "transform_error"),
-        ("dataset", "dataset_error"),
-        ("sizes", "samples_differ"),
-        ("hang", "timeout"),
-        ("unpicklable", "unpicklable"),
-    ],
-)
+@pytest.mark.parametrize("case, cause", PROVOKED.items())
 def test_what_really_happened_to_a_worker_is_told(told: dict[str, Any], case: str, cause: str) -> None:
     assert told[case]["cause"] == cause, told[case]
 

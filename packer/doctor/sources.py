@@ -7,7 +7,6 @@ __all__ = [
     "CUDA_FORK",
     "CUDA_MEMORY",
     "DATALOADER",
-    "DOCKER_RUN",
     "EXIT_STATUS",
     "FAULTHANDLER",
     "FD_LEAK",
@@ -61,7 +60,6 @@ SIGNALS = f"{_MAN}/man7/signal.7.html"
 FUSE = f"{_MAN}/man4/fuse.4.html"
 NFS = f"{_MAN}/man5/nfs.5.html"
 WAIT_CHANNEL = f"{_MAN}/man5/proc_pid_wchan.5.html"
-DOCKER_RUN = "https://docs.docker.com/reference/cli/docker/container/run/"
 PY_SPY = "https://github.com/benfred/py-spy"
 INODES = "https://docs.hpc.kifu.hu/tasks/filemgmt.html"
 PACKER = "README.md of packer"
