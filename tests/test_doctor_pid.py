@@ -318,6 +318,18 @@ def test_where_private_memory_may_not_be_read_anonymous_memory_is_taken(tmp_path
     assert (found.private_bytes, found.waits_for) == (80 << 10, "")
 
 
+@pytest.mark.parametrize(("machine", "call", "waits"), [("x86_64", 202, "futex"), ("aarch64", 98, "futex"), ("x86_64", 0, "read"),
+                                                        ("sparc64", 142, "system call 142"), ("x86_64", -1, "")])  # fmt: skip
+def test_without_a_wait_channel_the_system_call_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, call: int, waits: str
+) -> None:
+    monkeypatch.setattr("packer.doctor.process.platform.machine", lambda: machine)
+    fake_process(tmp_path, 12, 3, wchan="0", syscall=f"{call} 0x1 0x2\n")
+    found = read_process(12, tmp_path)
+    assert found is not None
+    assert found.waits_for == waits
+
+
 def test_children_of_children_belong_to_the_family(tmp_path: Path) -> None:
     for pid, parent in ((1, 0), (7, 1), (20, 7), (5, 7), (30, 20), (8, 1)):
         fake_process(tmp_path, pid, parent)
@@ -482,12 +494,21 @@ def test_a_page_and_a_picture_are_written(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_plot_that_cannot_be_written_is_one_message(
+def test_a_plot_that_cannot_be_written_is_refused_before_the_watching(
     started: Callable[[str], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "none" / "a.html"
-    assert run(["doctor", "--pid", str(started("read")), "--seconds", "0.1", "--html", str(file)]) == 1
-    assert f"pack: {file}: No such file or directory" in capsys.readouterr().err
+    assert run(["doctor", "--pid", str(started("read")), "--html", str(file)]) == 1
+    assert capsys.readouterr().err == f"pack: {file}: there is no folder {file.parent}\n"
+
+
+def test_a_plot_that_can_no_longer_be_written_is_one_message(
+    started: Callable[[str], int], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packer.cli.doctor._require_writable", lambda file: None)
+    file = tmp_path / "none" / "a.png"
+    assert run(["doctor", "--pid", str(started("read")), "--seconds", "0.1", "--png", str(file)]) == 1
+    assert f"pack: {file}: No such file or directory\n" in capsys.readouterr().err
 
 
 def test_what_comes_from_a_process_is_escaped_on_the_page() -> None:

@@ -233,6 +233,11 @@ def test_a_worker_that_vanished_while_the_kernel_killed_is_lack_of_memory() -> N
     assert explain(error, since=system(), now=QUIET).cause == "vanished"
 
 
+def test_half_the_workers_are_advised_where_memory_was_short() -> None:
+    error = RuntimeError("DataLoader worker (pid(s) 1, 2, 3, 4, 5, 6) exited unexpectedly")
+    assert "num_workers=3" in explain(error, since=system(), now=system(group=kills(1))).cure
+
+
 def test_a_system_that_tells_nothing_leaves_both_open() -> None:
     found = explain(-9, now=SystemSnapshot())
     assert (found.cause, found.likelihood, found.others) == ("killed", "possible", ("out_of_memory",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -71,6 +72,8 @@ def command(
             from packer.bench.figure import require_matplotlib
 
             require_matplotlib()
+            for file in filter(None, (html_file, png_file)):
+                _require_writable(file)
         sound = _watch(pid, seconds, html_file, png_file, as_json)
     if not sound:
         ctx.exit(1)
@@ -159,6 +162,13 @@ def _watch(pid: int, seconds: float | None, html_file: Path | None, png_file: Pa
         _show(findings)
     _write(watch, html_file, png_file)
     return not findings
+
+
+def _require_writable(file: Path) -> None:
+    """Before hours of watching, and not after."""
+    place = file if file.exists() else file.parent
+    if not os.access(place, os.W_OK):
+        raise OutputError(f"{file}: {'cannot be written' if place.exists() else f'there is no folder {place}'}")
 
 
 def _write(watch: Watch, html_file: Path | None, png_file: Path | None) -> None:

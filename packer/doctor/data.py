@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shlex
@@ -171,9 +172,17 @@ def _folder(path: Path, facts: DataFacts, chance: random.Random) -> DataFacts:
 
 
 def _files(path: Path) -> Iterator[str]:
-    for folder, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
+    """Files below a folder, as far as they are asked for: not os.walk, which first lists a folder of a million whole."""
+    waiting = [os.fspath(path)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                else:
+                    yield entry.path
 
 
 def _without_waiting(path: str, flags: int) -> int:
