@@ -185,7 +185,7 @@ class WorkerLoader(_Base):
         self._batches.allow(iteration)
         try:
             batches = start()
-            ending = self._ending_of(batches)
+            ending = self._ending_of(batches, iteration)
             while True:
                 if self.persistent_workers and iteration != self._asks.iteration:
                     raise RuntimeError("another iteration over this loader has begun, and persistent workers serve one only")
@@ -203,8 +203,8 @@ class WorkerLoader(_Base):
             if ending is not None and not self.persistent_workers:
                 ending()
 
-    def _ending_of(self, batches: Any) -> weakref.finalize[..., Any] | None:
-        """What ends the workers of an iterator: to be called, or called when this loader goes.
+    def _ending_of(self, batches: Any, iteration: int) -> weakref.finalize[..., Any] | None:
+        """What ends the workers of torch's iterator: to be called, or called when this loader goes.
 
         It holds the iterator. Where the garbage collector ended that one with all that belongs to it, its queues would be
         closed first, and torch wait 5 s for each of its workers.
@@ -212,8 +212,9 @@ class WorkerLoader(_Base):
         if not hasattr(batches, "_shutdown_workers"):
             return None
         known = self._ending.peek() if self._ending else None
-        if known is None or known[1] != batches._shutdown_workers:
-            self._ending = weakref.finalize(self, batches._shutdown_workers)
+        if known is None or known[2][0] is not batches:
+            served = range(_LEAVABLE) if self.persistent_workers else range(iteration, iteration + 1)
+            self._ending = weakref.finalize(self, _end_workers, batches, self._batches, served)
             self._ending.atexit = False  # then multiprocessing ends them
         return self._ending
 
@@ -249,6 +250,18 @@ class WorkerLoader(_Base):
             sharing = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
             options += f", sharing_strategy={sharing!r}"
         return f"{type(self).__name__}({self._batches.data!r}, {self._epochs.describe()}, {options})"
+
+
+def _end_workers(batches: Any, dataset: _Batches, iterations: Iterable[int]) -> None:
+    """End the workers that serve these iterations. Runs while the interpreter ends, too, when globals are gone."""
+    for iteration in iterations:
+        dataset.leave(iteration)
+    try:
+        batches._shutdown_workers()
+    except RuntimeError:
+        # torch says, in whatever this process does, that a worker was killed: by the signal that ends the training, too.
+        # It has ended the others all the same.
+        return
 
 
 class _LeftError(Exception):
@@ -288,18 +301,18 @@ class _Batches:
     def allow(self, iteration: int) -> None:
         """Batches of this iteration are wanted."""
         if self._live is not None:
-            self._live[iteration % _LEAVABLE] = 1
+            self._live[iteration % len(self._live)] = 1
 
     def leave(self, iteration: int) -> None:
         """Batches of this iteration are wanted no more."""
         if self._live is not None:
-            self._live[iteration % _LEAVABLE] = 0
+            self._live[iteration % len(self._live)] = 0
 
     def __getitem__(self, wanted: tuple[int, Ask]) -> Made:
         iteration, ask = wanted
 
         def check() -> None:
-            if self._live is not None and not self._live[iteration % _LEAVABLE]:
+            if self._live is not None and not self._live[iteration % len(self._live)]:
                 raise _LeftError
 
         return self._maker.make(ask, check)
