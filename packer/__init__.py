@@ -33,11 +33,13 @@ if TYPE_CHECKING:
         PackerError,
         TooManySkippedError,
         TruncatedFileError,
+        WorkerDiedError,
     )
     from packer.loader import Loader
     from packer.options import InputOptions, PackOptions
     from packer.pack import pack_folder
     from packer.sampler import EpochSampler
+    from packer.survival import ResilientLoader, resilient
     from packer.torchloader import WorkerLoader, make_loader
     from packer.unpack import UnpackSummary, unpack_dataset
     from packer.verify import verify_dataset
@@ -54,6 +56,8 @@ _HOME_OF = {
     "SystemSnapshot": "doctor.snapshot",
     "explain": "doctor.explain",
     "EpochSampler": "sampler",
+    "ResilientLoader": "survival",
+    "resilient": "survival",
     "InputOptions": "options",
     "PackOptions": "options",
     "check_folder": "checking",
@@ -78,6 +82,7 @@ _HOME_OF = {
     "PackerError": "errors",
     "TooManySkippedError": "errors",
     "TruncatedFileError": "errors",
+    "WorkerDiedError": "errors",
 }
 
 __all__ = [
@@ -100,11 +105,13 @@ __all__ = [
     "PackOptions",
     "PackedDataset",
     "PackerError",
+    "ResilientLoader",
     "SystemSnapshot",
     "TooManySkippedError",
     "TruncatedFileError",
     "UnpackSummary",
     "WebDatasetDataset",
+    "WorkerDiedError",
     "WorkerLoader",
     "__version__",
     "check_folder",
@@ -112,6 +119,7 @@ __all__ = [
     "make_loader",
     "open_dataset",
     "pack_folder",
+    "resilient",
     "unpack_dataset",
     "verify_dataset",
 ]

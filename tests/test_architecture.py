@@ -32,7 +32,7 @@ LAYERS = (
     {"formats", "checkers", "workers", "intake", "inspection", "quarantine", "estimate"},
     {"cache", "cachefile", "extents", "store", "walk", "proof", "batches", "samples", "resize", "selection", "decode"},
     {"assembly", "pack", "job", "convert", "dryrun", "checking", "verify", "native", "decodable", "unpack"}
-    | {"datasets", "demo", "sampler", "bench", "doctor", "seeds", "epochs", "batchmaker", "loader", "torchloader"},
+    | {"datasets", "demo", "sampler", "bench", "doctor", "seeds", "epochs", "batchmaker", "loader", "torchloader", "survival"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )
@@ -42,7 +42,7 @@ ONLY_IN = {
     "lmdb": {"packer.formats.lmdb"},
     "h5py": {"packer.formats.hdf5"},
     "webdataset": {"packer.formats.webdataset"},
-    "torch": {"packer.tensors", "packer.torchloader", "packer.bench.loading"},
+    "torch": {"packer.tensors", "packer.torchloader", "packer.survival", "packer.bench.loading"},
     "matplotlib": {"packer.bench.figure", "packer.doctor.figure"},
     "click": {"packer.cli"},
     "rich": {"packer.cli"},
