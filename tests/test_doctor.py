@@ -164,6 +164,12 @@ def test_more_shared_memory_than_the_machine_has_is_not_advised() -> None:
     assert "--shm-size" not in found["shared_memory_small"].cure
 
 
+def test_how_many_batches_fit_is_told() -> None:
+    batch = SOUND.batch_bytes
+    found = {one.id: one for one in find(machine(shared=Space(9 * batch, 9 * batch)))}
+    assert "num_workers × prefetch_factor of at most 4)" in found["shared_memory_small"].cure
+
+
 def test_a_path_in_a_command_is_quoted() -> None:
     found = {one.id: one for one in find(data(**{**LOOSE, "path": "my pictures; rm x"}))}
     assert "`pack check 'my pictures; rm x'`" in found["not_packed"].cure

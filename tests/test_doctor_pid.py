@@ -61,6 +61,11 @@ wait()
 """
 
 
+def sleeps(pid: int) -> bool:
+    found = read_process(pid)
+    return found is not None and found.state == "S" and found.waits_for != "do_wait"
+
+
 @pytest.fixture
 def started() -> Iterator[Callable[[str], int]]:
     """Starts a process whose children do one thing each; all of them end with the test."""
@@ -72,6 +77,10 @@ def started() -> Iterator[Callable[[str], int]]:
         processes.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
+        end = time.monotonic() + 10
+        while {"read", "wait"} >= set(deeds.split(",")) and not all(map(sleeps, family(process.pid))):
+            assert time.monotonic() < end
+            time.sleep(0.01)
         return process.pid
 
     yield start
@@ -318,8 +327,16 @@ def test_where_private_memory_may_not_be_read_anonymous_memory_is_taken(tmp_path
     assert (found.private_bytes, found.waits_for) == (80 << 10, "")
 
 
-@pytest.mark.parametrize(("machine", "call", "waits"), [("x86_64", 202, "futex"), ("aarch64", 98, "futex"), ("x86_64", 0, "read"),
-                                                        ("sparc64", 142, "system call 142"), ("x86_64", -1, "")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("machine", "call", "waits"),
+    [
+        ("x86_64", 202, "futex"),
+        ("x86_64", 0, "read"),
+        ("x86_64", -1, ""),
+        ("aarch64", 98, "futex"),
+        ("sparc64", 142, "system call 142"),
+    ],
+)
 def test_without_a_wait_channel_the_system_call_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, call: int, waits: str
 ) -> None:

@@ -238,6 +238,24 @@ def test_half_the_workers_are_advised_where_memory_was_short() -> None:
     assert "num_workers=3" in explain(error, since=system(), now=system(group=kills(1))).cure
 
 
+def test_whose_files_are_too_many_is_told() -> None:
+    assert "the whole machine has" in explain(OSError(23, "Too many open files in system"), now=QUIET).summary
+    assert "this process has" in explain(OSError(24, "Too many open files"), now=QUIET).summary
+
+
+def test_damage_is_looked_for_with_the_command_that_fits() -> None:
+    packed = explain(CorruptSampleError.of(3, "a.jpg", Path("d/data.mdb"), 9, "its bytes differ"), now=QUIET)
+    loose = explain(OSError("image file is truncated (3 bytes not processed)"), now=QUIET)
+    assert ("pack verify" in packed.cure, "pack check" in loose.cure) == (True, True)
+
+
+def test_the_memory_of_group_and_machine_is_told() -> None:
+    now = system(group=MemoryGroup(2, 8 * 10**9, 3 * 10**9, 5 * 10**9, 1), memory_bytes=64 * 10**9, available_bytes=9 * 10**9)
+    facts = explain(-9, now=now).evidence
+    assert "the control group may have 8.0 GB, 3.0 GB used, 5.0 GB at most so far" in facts
+    assert "the machine has 64.0 GB memory, 9.0 GB available now" in facts
+
+
 def test_a_system_that_tells_nothing_leaves_both_open() -> None:
     found = explain(-9, now=SystemSnapshot())
     assert (found.cause, found.likelihood, found.others) == ("killed", "possible", ("out_of_memory",))

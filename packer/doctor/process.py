@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PROC", "Reading", "command_line", "family", "may_read", "read_process", "role_of", "start_ticks", "waits_in_words"]
+__all__ = ["PROC", "Reading", "command_line", "family", "may_read", "read_process", "role_of", "waits_in_words"]
 
 PROC = Path("/proc")
 
@@ -111,12 +111,6 @@ def family(pid: int, proc: Path = PROC) -> list[int]:
 def may_read(pid: int, proc: Path = PROC) -> bool:
     """Whether this user is shown a process's memory and files."""
     return _entries(Path(proc, str(pid), "fd")) is not None
-
-
-def start_ticks(pid: int, proc: Path = PROC) -> int | None:
-    """When a process was started, in clock ticks after the machine's start."""
-    stat = _stat(Path(proc, str(pid)))
-    return int(stat[1][19]) if stat else None
 
 
 def command_line(pid: int, proc: Path = PROC) -> str:
