@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -482,7 +483,8 @@ def test_ctrl_c_ends_the_watching_with_what_was_found(
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("packer.cli.doctor.time.sleep", interrupted)
+    # The module that the command sees, and not the one that all others sleep with.
+    monkeypatch.setattr("packer.cli.doctor.time", SimpleNamespace(sleep=interrupted))
     assert run(["doctor", "--pid", str(started("read"))]) == 0
     assert capsys.readouterr().out.endswith("nothing of weight found\n")
 
