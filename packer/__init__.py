@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         WorkerDiedError,
     )
     from packer.loader import Loader
+    from packer.metrics import BatchMetrics
     from packer.options import InputOptions, PackOptions
     from packer.pack import pack_folder
     from packer.sampler import EpochSampler
@@ -64,6 +65,7 @@ _HOME_OF = {
     "ConvertSummary": "convert",
     "convert_dataset": "convert",
     "pack_folder": "pack",
+    "BatchMetrics": "metrics",
     "Loader": "loader",
     "WorkerLoader": "torchloader",
     "make_loader": "torchloader",
@@ -86,6 +88,7 @@ _HOME_OF = {
 }
 
 __all__ = [
+    "BatchMetrics",
     "ConvertSummary",
     "CorruptDatasetError",
     "CorruptSampleError",
@@ -116,6 +119,7 @@ __all__ = [
     "__version__",
     "check_folder",
     "convert_dataset",
+    "explain",
     "make_loader",
     "open_dataset",
     "pack_folder",

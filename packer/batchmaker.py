@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from packer.datasets import PackedDataset
 from packer.epochs import Ask, Made, Skip
+from packer.metrics import Work
 from packer.samples import Pieces
 from packer.seeds import kept_generators, seed_generators
 from packer.tensors import collate
+from packer.workerlog import Ear
 
 __all__ = ["BatchMaker", "Read"]
 
 
 class Read(NamedTuple):
-    """What was read for a batch, before transforms; of which of the numbers asked for, and what was left out already."""
+    """What was read for a batch, before transforms; of which of the numbers asked for, what was left out, how long it took."""
 
     pieces: Pieces | None
     numbers: list[int]
     skipped: list[Skip]
+    seconds: float
 
 
 def _nothing() -> None:
@@ -54,6 +58,7 @@ class BatchMaker:
         self._collate = collate_fn or collate
         self._makes_whole = isinstance(data, PackedDataset) and collate_fn is None
         self._keeps_generators = keeps_generators
+        self.ear: Ear | None = None  # in a worker
 
     def make(self, ask: Ask, check: Callable[[], object] = _nothing) -> Made:
         """The batch, in this thread.
@@ -78,8 +83,9 @@ class BatchMaker:
             check: called before each sample; what it raises ends the reading.
         """
         data: PackedDataset = self.data
+        start = perf_counter()
         try:
-            return Read(data.read_batch(ask.numbers, check), ask.numbers, [])
+            return Read(data.read_batch(ask.numbers, check), ask.numbers, [], perf_counter() - start)
         except Exception:  # of whatever class: which sample it was, and whether it is alone, shows below
             if not self._skips:
                 raise
@@ -89,26 +95,31 @@ class BatchMaker:
             try:
                 data.read_batch([number])
             except Exception as error:  # noqa: BLE001 - whatever it is, the user wants the others
-                skipped.append(Skip(self._name(number), _problem(error)))
+                skipped.append(Skip(self.name(number), _problem(error)))
             else:
                 sound.append(number)
-        return Read(data.read_batch(sound, check) if sound else None, sound, skipped)
+        pieces = data.read_batch(sound, check) if sound else None
+        return Read(pieces, sound, skipped, perf_counter() - start)
 
     def finish(self, ask: Ask, read: Read, check: Callable[[], object] = _nothing) -> Made:
         """Call the transforms and put the batch together; in the thread that the transforms belong to."""
         data: PackedDataset = self.data
-        pieces, numbers, skipped = read
+        pieces, numbers, skipped, seconds = read
         if pieces is None:
-            return Made(None, 0, skipped, ask.used)
+            return Made(None, 0, skipped, ask.used, Work(seconds))
+        start = perf_counter()
         if not data.has_transforms:
-            return Made(data.finish_batch(pieces), len(numbers), skipped, ask.used)
+            batch = data.finish_batch(pieces)
+            return Made(batch, len(numbers), skipped, ask.used, Work(seconds, perf_counter() - start))
         # Not the numbers in the whole dataset: where a subset has a sample twice, it is not to be augmented twice the same way.
         coming = iter(numbers)
         failed: list[Skip] = []
 
         def begin(_: int) -> None:
             check()
-            seed_generators(self._seed, ask.epoch, next(coming))
+            number = next(coming)
+            self._now_at(number)
+            seed_generators(self._seed, ask.epoch, number)
 
         with self._generators():
             batch = data.finish_batch(
@@ -116,13 +127,16 @@ class BatchMaker:
                 before=begin,
                 failed=(lambda name, error: failed.append(Skip(name, _problem(error)))) if self._skips else None,
             )
-        return Made(batch, len(numbers) - len(failed), [*skipped, *failed], ask.used)
+        work = Work(seconds, perf_counter() - start)
+        return Made(batch, len(numbers) - len(failed), [*skipped, *failed], ask.used, work)
 
     def _make_by_sample(self, ask: Ask, check: Callable[[], object]) -> Made:
         samples, skipped = [], []
+        start = perf_counter()
         with self._generators():
             for number in ask.numbers:
                 check()
+                self._now_at(number)
                 seed_generators(self._seed, ask.epoch, number)
                 try:
                     samples.append(self.data[number])
@@ -130,14 +144,20 @@ class BatchMaker:
                     if not self._skips:
                         error.add_note(f"in sample {number} of {type(self.data).__name__}")
                         raise
-                    skipped.append(Skip(self._name(number), _problem(error)))
+                    skipped.append(Skip(self.name(number), _problem(error)))
+            made_s = perf_counter()
             batch = self._collate(samples) if samples else None
-        return Made(batch, len(samples), skipped, ask.used)
+        return Made(batch, len(samples), skipped, ask.used, Work(made_s - start, perf_counter() - made_s))
+
+    def _now_at(self, number: int) -> None:
+        if self.ear is not None:
+            self.ear.number = number
 
     def _generators(self) -> contextlib.AbstractContextManager[None]:
         return kept_generators() if self._keeps_generators else contextlib.nullcontext()
 
-    def _name(self, number: int) -> str:
+    def name(self, number: int) -> str:
+        """What a sample is called in messages."""
         return self.data.names[number] if isinstance(self.data, PackedDataset) else f"{type(self.data).__name__}[{number}]"
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sized
 from itertools import islice
+from time import perf_counter
 from typing import Any, NamedTuple, SupportsIndex
 
 from packer.errors import OptionError, PackerError
+from packer.metrics import BatchMetrics, OnBatch, Work, private_bytes
 from packer.sampler import EpochSampler
+from packer.workerlog import Teller
 
 __all__ = ["Ask", "Epochs", "Made", "Skip"]
 
@@ -50,12 +53,14 @@ class Made(NamedTuple):
         samples: how many are in it.
         skipped: what was left out.
         used: of the ``Ask``.
+        work: what it took to make it.
     """
 
     batch: Any
     samples: int
     skipped: list[Skip]
     used: int
+    work: Work
 
 
 class Epochs:
@@ -70,6 +75,7 @@ class Epochs:
         rank, world_size, even: as ``EpochSampler`` takes them.
         sampler: an ``EpochSampler`` instead of ``shuffle``, ``seed``, ``rank``, ``world_size`` and ``even``.
         on_error: ``"raise"`` or ``"skip"``.
+        on_batch: told what it took to give out each batch.
 
     Attributes:
         sampler: gives the order.
@@ -93,6 +99,7 @@ class Epochs:
         even: bool,
         sampler: EpochSampler | None,
         on_error: str,
+        on_batch: OnBatch | None,
     ) -> None:
         try:
             self.batch_size = batch_size.__index__()
@@ -115,7 +122,10 @@ class Epochs:
         self.skipped = 0
         self.skipped_samples: dict[str, str] = {}
         self._used: int | None = 0  # of the order's numbers, in the iteration that drew last; None for all of them
-        self._given = self._left_out = 0  # samples of this iteration
+        self._given = self._left_out = self._batches = 0  # of this iteration
+        self._on_batch = on_batch
+        self._teller = Teller()
+        self._begun_s = self._asked_s = perf_counter()
 
     def __len__(self) -> int:
         samples = len(self.sampler)
@@ -147,7 +157,13 @@ class Epochs:
     def begin(self) -> None:
         """An iteration begins now, though no batch of it was given out: its first one may fail."""
         self._used = 0
-        self._given = self._left_out = 0
+        self._given = self._left_out = self._batches = 0
+        self._begun_s = perf_counter()
+        self._teller.sum_up()
+
+    def wait(self) -> None:
+        """The loop waits for the next batch from now on."""
+        self._asked_s = perf_counter()
 
     def take(self, made: Made) -> bool:
         """Account for a batch that is given out now; returns whether there is a sample in it.
@@ -156,6 +172,8 @@ class Epochs:
             PackerError: so much was skipped that the samples cannot be at fault, or nothing is left of a batch that other
                 ranks wait for.
         """
+        now_s = perf_counter()
+        self._teller.tell(made.work.worker, made.work.said)
         self._used = made.used
         self._given += made.samples
         self._left_out += len(made.skipped)
@@ -164,6 +182,8 @@ class Epochs:
             if len(self.skipped_samples) < _NAMED:
                 self.skipped_samples[skip.name] = skip.problem
             _log.warning("skipped sample %r: %s", *skip)
+        if self._on_batch is not None and made.samples:
+            self._on_batch(self._metrics(made, now_s))
         if not made.skipped:
             return True
         last = made.skipped[-1]
@@ -179,6 +199,20 @@ class Epochs:
             )
         return made.samples > 0
 
+    def _metrics(self, made: Made, now_s: float) -> BatchMetrics:
+        self._batches += 1
+        return BatchMetrics(
+            batch=self._batches - 1,
+            samples=made.samples,
+            skipped=self.skipped,
+            wait_s=now_s - self._asked_s,
+            decode_s=made.work.decode_s,
+            transform_s=made.work.transform_s,
+            samples_per_s=self._given / max(now_s - self._begun_s, 1e-9),
+            worker=made.work.worker,
+            memory_bytes=made.work.memory_bytes or private_bytes(),
+        )
+
     def end(self) -> None:
         """The iteration has given out all that it had.
 
@@ -186,6 +220,7 @@ class Epochs:
             PackerError: that was nothing, since all was skipped.
         """
         self._used = None
+        self._teller.sum_up()
         if self._left_out and not self._given:
             name, problem = next(iter(self.skipped_samples.items()))
             raise PackerError(

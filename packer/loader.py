@@ -13,7 +13,6 @@ a transform in Python: where that takes longer than decoding, ``make_loader`` wi
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ from packer.cpus import available_cpus
 from packer.datasets import PackedDataset
 from packer.epochs import Ask, Epochs
 from packer.errors import OptionError
+from packer.metrics import OnBatch
 from packer.sampler import EpochSampler
 from packer.tensors import has_pinned_memory, pinned
 
@@ -49,6 +49,7 @@ class Loader:
         on_error: ``"raise"``, or ``"skip"``: a sample that cannot be read, decoded or transformed is left out of its batch,
             counted in ``skipped``, and named by the logger ``packer``. None takes its place. It ends the run after all where a
             hundred and more than half of an epoch are skipped.
+        on_batch: called with the ``packer.BatchMetrics`` of each batch that is given out, in the thread that iterates.
         threads: that make batches; ``None`` for the CPUs that this process may use.
         pin_memory: put batches straight into pinned memory; ``None``: where there is an accelerator that profits from it.
 
@@ -76,6 +77,7 @@ class Loader:
         even: bool = True,
         sampler: EpochSampler | None = None,
         on_error: str = "raise",
+        on_batch: OnBatch | None = None,
         threads: int | None = None,
         pin_memory: bool | None = None,
     ) -> None:
@@ -99,6 +101,7 @@ class Loader:
             even=even,
             sampler=sampler,
             on_error=on_error,
+            on_batch=on_batch,
         )
         self.pin_memory = has_pinned_memory() if pin_memory is None else pin_memory
 
@@ -111,11 +114,12 @@ class Loader:
         maker = BatchMaker(source, epochs.sampler.seed, skips=epochs.on_error == "skip")
         with ReadThreads(maker, self.threads) as threads:
             batches = threads.read(iter(epochs))
-            first = next(batches, None)  # draws from the sampler
-            epochs.begin()
-            for ask, read in itertools.chain(filter(None, [first]), batches):
-                first = None
-                made = maker.finish(ask, read)
+            while True:
+                epochs.wait()
+                read = next(batches, None)
+                if read is None:
+                    break
+                made = maker.finish(*read)
                 del read
                 if epochs.take(made):
                     yield pinned(made.batch) if self.pin_memory else made.batch
@@ -170,6 +174,8 @@ class ReadThreads:
         count: how many.
     """
 
+    _current_thread = staticmethod(threading.current_thread)  # when the interpreter ends, the module may be gone
+
     # No ThreadPoolExecutor: when the interpreter ends while an iterator lives, it first makes all that was ever asked for.
     def __init__(self, maker: BatchMaker, count: int) -> None:
         self._maker = maker
@@ -178,8 +184,12 @@ class ReadThreads:
         self._threads = [threading.Thread(target=self._work, name=f"packer-loader-{i}") for i in range(count)]
 
     def __enter__(self) -> ReadThreads:
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -187,7 +197,9 @@ class ReadThreads:
         for _ in self._threads:
             self._asked.put(None)
         for thread in self._threads:
-            thread.join()
+            # Not one that could not be started; nor this one: the garbage collector ends a loop in whatever thread it runs.
+            if thread.ident is not None and thread is not self._current_thread():
+                thread.join()
 
     def read(self, asks: Iterator[Ask]) -> Iterator[tuple[Ask, Read]]:
         """What was read for each batch, in order; what lies on the disk is asked for before a thread comes to it.

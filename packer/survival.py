@@ -161,7 +161,7 @@ class ResilientLoader:
         try:
             _watch(batches)
             return next(batches, _NOTHING_LEFT)
-        except Exception as error:
+        except Exception as error:  # torch raises what a sample has raised, too
             _stop_watching(batches)
             # Of torch, which has no class of its own for it; or of a connection to somebody who is no longer there, where what
             # the batch is made of was to be fetched.

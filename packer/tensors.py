@@ -30,6 +30,7 @@ __all__ = [
     "PinnedBuffers",
     "collate",
     "has_pinned_memory",
+    "is_tensor",
     "kept_torch_generator",
     "pinned",
     "resize_pixels",
@@ -107,6 +108,11 @@ def pinned(batch: Any) -> Any:
     if type(batch) is dict:
         return {name: pinned(part) for name, part in batch.items()}
     return batch
+
+
+def is_tensor(value: object) -> bool:
+    """Whether it is a tensor of torch."""
+    return _HAS_TORCH and isinstance(value, torch.Tensor)
 
 
 def collate(samples: list[Any]) -> Any:

@@ -28,17 +28,10 @@ What is chosen, and the accident behind it:
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
 import multiprocessing
-import os
-import pickle
-import signal
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from multiprocessing.context import BaseContext, get_spawning_popen, set_spawning_popen
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from packer.batchmaker import BatchMaker
@@ -46,8 +39,12 @@ from packer.cpus import available_cpus
 from packer.datasets import PackedDataset
 from packer.epochs import Ask, Epochs, Made
 from packer.errors import OptionError
+from packer.metrics import OnBatch, private_bytes
 from packer.sampler import EpochSampler
+from packer.sendable import require_picklable
 from packer.tensors import has_pinned_memory
+from packer.workerlog import Ear
+from packer.workersetup import WorkerSetup, share_by_name_where_descriptors_are_short
 
 # As in packer.tensors: not on first use.
 if TYPE_CHECKING:
@@ -67,7 +64,6 @@ __all__ = ["WorkerLoader", "make_loader"]
 
 _TIMEOUT_S = 600
 _PREFETCH = 2  # torch's own default, batches a worker
-_DESCRIPTORS_A_BATCH = 2  # the tensor and its targets
 _LEAVABLE = 256  # iterations that may be alive at the same time
 _OURS = ("dataset", "batch_size", "batch_sampler", "shuffle", "sampler", "drop_last", "collate_fn", "worker_init_fn")
 
@@ -84,6 +80,7 @@ def make_loader(
     even: bool = True,
     sampler: EpochSampler | None = None,
     on_error: str = "raise",
+    on_batch: OnBatch | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     worker_init_fn: Callable[[int], object] | None = None,
     num_workers: int | None = None,
@@ -93,7 +90,8 @@ def make_loader(
 
     Args:
         data: a packed dataset, or any other map-style dataset of torch.
-        batch_size, shuffle, seed, drop_last, rank, world_size, even, sampler, on_error: as ``packer.Loader`` takes them.
+        batch_size, shuffle, seed, drop_last, rank, world_size, even, sampler, on_error, on_batch: as
+            ``packer.Loader`` takes them.
         collate_fn: makes a batch of a list of samples; by default a packed dataset makes its batches itself, as
             ``data[[...]]``, and others are collated by torch.
         worker_init_fn: called with the number of the worker when one starts, after our own setting up.
@@ -125,6 +123,7 @@ def make_loader(
         even=even,
         sampler=sampler,
         on_error=on_error,
+        on_batch=on_batch,
     )
     workers = _default_workers(data) if num_workers is None else num_workers
     maker = BatchMaker(data, epochs.sampler.seed, skips=on_error == "skip", collate_fn=collate_fn, keeps_generators=not workers)
@@ -135,7 +134,7 @@ def make_loader(
             "persistent_workers": True,
             "prefetch_factor": _PREFETCH,
             "timeout": _TIMEOUT_S,
-            "worker_init_fn": _Start(worker_init_fn),
+            "worker_init_fn": WorkerSetup(worker_init_fn),
         }
     chosen |= options
     live = None
@@ -144,8 +143,8 @@ def make_loader(
         context = context if isinstance(context, BaseContext) else multiprocessing.get_context(context)
         if context.get_start_method() != "fork":
             sent = {type(data).__name__: data, "collate_fn=": collate_fn, "worker_init_fn=": worker_init_fn}
-            _require_picklable(sent, context.get_start_method())
-        _share_by_name_where_descriptors_are_short(workers * (chosen["prefetch_factor"] or _PREFETCH))
+            require_picklable(sent, context.get_start_method())
+        share_by_name_where_descriptors_are_short(workers * (chosen["prefetch_factor"] or _PREFETCH))
         live = context.RawArray("b", _LEAVABLE)
     return WorkerLoader(_Batches(maker, data, live), epochs, chosen)
 
@@ -181,6 +180,7 @@ class WorkerLoader(_Base):
         epochs = self._epochs
         self._asks.iteration += 1
         iteration = self._asks.iteration
+        batches: Any = None
         ending: weakref.finalize[..., Any] | None = None
         self._batches.allow(iteration)
         try:
@@ -189,6 +189,7 @@ class WorkerLoader(_Base):
             while True:
                 if self.persistent_workers and iteration != self._asks.iteration:
                     raise RuntimeError("another iteration over this loader has begun, and persistent workers serve one only")
+                epochs.wait()
                 try:
                     made: Made = next(batches)
                 except StopIteration:
@@ -202,6 +203,8 @@ class WorkerLoader(_Base):
             # Not left to its destructor: the frames of an exception would keep the workers.
             if ending is not None and not self.persistent_workers:
                 ending()
+            if hasattr(batches, "close"):
+                batches.close()
 
     def _ending_of(self, batches: Any, iteration: int) -> weakref.finalize[..., Any] | None:
         """What ends the workers of torch's iterator: to be called, or called when this loader goes.
@@ -296,6 +299,7 @@ class _Batches:
     def __init__(self, maker: BatchMaker, data: Any, live: Any = None) -> None:
         self._maker = maker
         self._live = live
+        self._worker = -1
         self.data = data
 
     def allow(self, iteration: int) -> None:
@@ -315,7 +319,22 @@ class _Batches:
             if self._live is not None and not self._live[iteration % len(self._live)]:
                 raise _LeftError
 
-        return self._maker.make(ask, check)
+        ear = self._maker.ear
+        if ear is None:
+            return self._maker.make(ask, check)
+        ear.begin()
+        try:
+            made = self._maker.make(ask, check)
+        except BaseException:
+            ear.give_up()
+            raise
+        return made._replace(work=made.work._replace(worker=self._worker, memory_bytes=private_bytes(), said=ear.end()))
+
+    def begin_worker(self, worker: int) -> None:
+        """This is a worker now: what it says goes to the main process."""
+        self._worker = worker
+        self._maker.ear = Ear(self._maker.name)
+        self._maker.ear.install()
 
     def __len__(self) -> int:
         return len(self.data)
@@ -324,51 +343,6 @@ class _Batches:
         if name.startswith("__") or name == "data":  # asked for by pickle and copy, before there is anything
             raise AttributeError(name)
         return getattr(self.data, name)
-
-
-class _Start:
-    """Sets a worker up when it starts. One that is not forked is told what it would have inherited."""
-
-    def __init__(self, then: Callable[[int], object] | None) -> None:
-        self._then = then
-        self._handled: Iterable[int] | None = None
-        self._sharing: str | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        sharing = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
-        return {**self.__dict__, "_handled": list(_handled_signals()), "_sharing": sharing}
-
-    def __call__(self, worker: int) -> None:
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # a standard error stream that is none
-            faulthandler.enable()
-        _leave_to_parent(_handled_signals() if self._handled is None else self._handled)
-        if self._sharing is not None:
-            torch.multiprocessing.set_sharing_strategy(self._sharing)  # type: ignore[no-untyped-call]
-        # For an OpenCV that is loaded later, by a transform; and for one that is there already.
-        os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
-        if "cv2" in sys.modules:
-            sys.modules["cv2"].setNumThreads(0)
-        if self._then is not None:
-            self._then(worker)
-
-    def __repr__(self) -> str:
-        return f"<sets a worker up{'' if self._then is None else f', then {self._then!r}'}>"
-
-
-def _handled_signals() -> Iterator[int]:
-    """The signals for which this process has a handler in Python."""
-    return (number for number in signal.valid_signals() if callable(signal.getsignal(number)))
-
-
-def _leave_to_parent(handled: Iterable[int]) -> None:
-    """A terminal and a scheduler send their signals to all processes, and each worker would print a traceback or write a
-    checkpoint of its own, or where it does not know the training's handler, be ended.
-    """
-    for number in {signal.SIGINT, *handled}:
-        # SIGTERM: torch has set a handler in C, which ends a worker that is stuck, too.
-        if number != signal.SIGTERM:
-            is_of_children = number == getattr(signal, "SIGCHLD", None)  # ignored, it would take exit statuses away
-            signal.signal(number, signal.SIG_DFL if is_of_children else signal.SIG_IGN)
 
 
 def _as_made(made: Any) -> Any:
@@ -384,73 +358,3 @@ def _start_method() -> str:
     usual = multiprocessing.get_start_method()
     in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return "forkserver" if usual == "fork" and in_use else usual
-
-
-def _require_picklable(parts: Mapping[str, Any], method: str) -> None:
-    """Say so now, and what is at fault: the DataLoader would fail in its first batch, with a traceback of pickle.
-
-    Raises:
-        OptionError: workers get these parts pickled, and one cannot be.
-    """
-    for name, part in parts.items():
-        if error := _pickle_error(part):
-            raise OptionError(
-                f"{_at_fault(name, part, set())} cannot be sent to a worker process that is started by {method}: {error}. "
-                "Define functions and classes at the top level of a module, and open files, connections and locks on first "
-                "use in the worker."
-            ) from error
-
-
-def _at_fault(path: str, value: Any, seen: set[int]) -> str:
-    """Which attribute of a value, or of one of its attributes, cannot be pickled."""
-    seen.add(id(value))
-    chooses = any("__getstate__" in vars(kind) for kind in type(value).__mro__[:-1])  # what it sends
-    if not chooses:
-        for name, part in getattr(value, "__dict__", {}).items():
-            if id(part) not in seen and _pickle_error(part):
-                return _at_fault(f"{path}.{name}", part, seen)
-    return path
-
-
-def _pickle_error(value: Any) -> Exception | None:
-    """What goes wrong when a value is pickled for a worker; its bytes are kept nowhere."""
-    before = get_spawning_popen()
-    set_spawning_popen(_Child())  # type: ignore[arg-type]  # it has all that is asked of one here
-    try:
-        _Trial(_Nowhere(), pickle.HIGHEST_PROTOCOL).dump(value)
-    except Exception as error:  # noqa: BLE001 - PicklingError, AttributeError, TypeError and what a __reduce__ raises
-        return error
-    finally:
-        set_spawning_popen(before)
-    return None
-
-
-class _Child:
-    """In place of a child that is being started: locks and memory of multiprocessing can be sent to such a one only."""
-
-    def duplicate_for_child(self, handle: int) -> int:
-        return handle
-
-    DupFd = duplicate_for_child
-
-
-class _Nowhere:
-    def write(self, data: Any) -> int:
-        return len(data)
-
-
-class _Trial(ForkingPickler):
-    def reducer_override(self, value: Any) -> Any:
-        # A tensor can always be sent, in shared memory: which is not to be made here.
-        return (int, ()) if isinstance(value, torch.Tensor) else NotImplemented
-
-
-def _share_by_name_where_descriptors_are_short(batches: int) -> None:
-    if sys.platform == "win32":
-        return
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    needed = batches * _DESCRIPTORS_A_BATCH
-    if limit != resource.RLIM_INFINITY and needed > limit // 4:
-        torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]

@@ -124,7 +124,6 @@ def packer_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "packer" in thread.name]
 
 
-@pytest.mark.xfail(strict=True, reason="Loader joins the thread that it is in")
 def test_an_iterator_that_one_of_its_own_threads_collects_ends_quietly(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The garbage collector runs in whichever thread allocates."""
     data = open_dataset(arrays)
@@ -157,7 +156,6 @@ def test_an_iterator_that_one_of_its_own_threads_collects_ends_quietly(arrays: P
     assert (packer_threads(), problems) == ([], [])
 
 
-@pytest.mark.xfail(strict=True, reason="Loader leaves the threads that were started")
 def test_threads_that_cannot_all_be_started_are_ended(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the process may have no more of them."""
     start, count = threading.Thread.start, []
