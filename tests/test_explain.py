@@ -238,6 +238,15 @@ def test_half_the_workers_are_advised_where_memory_was_short() -> None:
     assert "num_workers=3" in explain(error, since=system(), now=system(group=kills(1))).cure
 
 
+def test_the_sample_whose_transform_failed_is_named() -> None:
+    error = ValueError("no such colour")
+    error.add_note("in the transform of sample 17 ('cat/a.jpg') of images.lmdb")
+    found = explain(error, now=QUIET)
+    assert (found.cause, found.likelihood) == ("transform_error", "certain")
+    assert "in the transform of sample 17 ('cat/a.jpg') of images.lmdb" in found.evidence
+    assert "open_dataset(...)[17]" in found.cure
+
+
 def test_whose_files_are_too_many_is_told() -> None:
     assert "the whole machine has" in explain(OSError(23, "Too many open files in system"), now=QUIET).summary
     assert "this process has" in explain(OSError(24, "Too many open files"), now=QUIET).summary

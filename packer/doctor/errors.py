@@ -227,7 +227,7 @@ def _worker_gone(case: Case) -> Explanation | None:
 
 def _failed_in_worker(case: Case) -> Explanation | None:
     symptom = case.symptom
-    sample = re.search(r"in the transform of sample .*", symptom.text)
+    sample = re.search(r"in the transform of sample (\d+) .*", symptom.text)
     worker = re.search(r"Caught \w+ in (DataLoader worker process \d+|pin memory thread[^\n.]*)", symptom.text)
     in_transform = sample is not None or symptom.says(r"\n    [^\n]*\btransforms?\(")
     if not in_transform and worker is None:
@@ -246,7 +246,11 @@ def _failed_in_worker(case: Case) -> Explanation | None:
         "certain" if sample or not in_transform else "likely",
         tuple(evidence),
         "read the last line of the traceback: it is your own code's. With num_workers=0 a debugger stops there; "
-        + ("data[NUMBER] with the sample's number does the same at once" if sample else "data[i] does the same for one sample"),
+        + (
+            f"open_dataset(...)[{sample.group(1)}] with this transform does the same at once"
+            if sample
+            else "data[i] does it for one sample"
+        ),
         sources.DATALOADER,
         () if sample or not in_transform else ("dataset_error",),
     )
