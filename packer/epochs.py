@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, SupportsIndex
 
 from packer.errors import OptionError, PackerError
-from packer.metrics import BatchMetrics, OnBatch, Work, private_bytes
+from packer.metrics import BatchMetrics, OnBatch, Work, anonymous_bytes
 from packer.sampler import EpochSampler
 from packer.workerlog import Teller
 
@@ -210,7 +210,7 @@ class Epochs:
             transform_s=made.work.transform_s,
             samples_per_s=self._given / max(now_s - self._begun_s, 1e-9),
             worker=made.work.worker,
-            memory_bytes=made.work.memory_bytes or private_bytes(),
+            memory_bytes=made.work.memory_bytes or anonymous_bytes(),
         )
 
     def end(self) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from packer.workerlog import Said
 
-__all__ = ["BatchMetrics", "OnBatch", "Work", "private_bytes"]
+__all__ = ["BatchMetrics", "OnBatch", "Work", "anonymous_bytes"]
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
@@ -27,7 +27,8 @@ class BatchMetrics:
         transform_s: that transforms and putting it together took.
         samples_per_s: given out since the iteration began.
         worker: number of the process that made it; -1 for this process.
-        memory_bytes: private memory of that process; 0 where the system does not tell.
+        memory_bytes: anonymous memory of that process, what a fork left it of its parent's included; 0 where the system does
+            not tell.
     """
 
     batch: int
@@ -54,8 +55,10 @@ class Work(NamedTuple):
     said: tuple[Said, ...] = ()
 
 
-def private_bytes() -> int:
-    """Memory that is this process's own, or as good as that (Linux: resident and not shared with files); 0 elsewhere."""
+def anonymous_bytes() -> int:
+    """Memory of this process that is not of files (Linux: resident without shared); 0 elsewhere. 5 µs, where the exact
+    ``smaps_rollup`` takes a millisecond.
+    """
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - once a batch
             _, resident, shared = map(int, file.read().split()[:3])

@@ -78,8 +78,10 @@ def has_pinned_memory() -> bool:
     """Whether there is an accelerator that copies from pinned memory while the program goes on."""
     if not _HAS_TORCH:
         return False
-    kind = torch.accelerator.current_accelerator(check_available=True)
-    return kind is not None and kind.type != "mps"  # where memory is one for both
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None or not accelerator.is_available():
+        return torch.cuda.is_available()  # all that torch before 2.6 tells of
+    return bool(accelerator.current_accelerator().type != "mps")  # where memory is one for both
 
 
 class PinnedBuffers:

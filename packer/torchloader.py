@@ -37,9 +37,11 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from packer.batchmaker import BatchMaker
 from packer.cpus import available_cpus
 from packer.datasets import PackedDataset
+from packer.doctor.explain import explain
+from packer.doctor.snapshot import SystemSnapshot, default_start_method
 from packer.epochs import Ask, Epochs, Made
 from packer.errors import OptionError
-from packer.metrics import OnBatch, private_bytes
+from packer.metrics import OnBatch, anonymous_bytes
 from packer.sampler import EpochSampler
 from packer.sendable import require_picklable
 from packer.tensors import has_pinned_memory
@@ -159,6 +161,7 @@ class WorkerLoader(_Base):
     def __init__(self, dataset: _Batches, epochs: Epochs, options: Mapping[str, Any]) -> None:
         self._epochs = epochs
         self._options = dict(options)
+        self._before = SystemSnapshot.take()
         self._batches = dataset
         self._asks = _Asks(epochs)
         self._ending: weakref.finalize[..., Any] | None = None
@@ -194,6 +197,12 @@ class WorkerLoader(_Base):
                     made: Made = next(batches)
                 except StopIteration:
                     break
+                except RuntimeError as error:
+                    if "DataLoader" in str(error):  # torch's own; what a sample has raised needs no doctor
+                        error.add_note(
+                            f"{explain(error, since=self._before)} packer.resilient(loader) goes on when workers die."
+                        )
+                    raise
                 if epochs.take(made):
                     yield made.batch
                 del made
@@ -328,7 +337,7 @@ class _Batches:
         except BaseException:
             ear.give_up()
             raise
-        return made._replace(work=made.work._replace(worker=self._worker, memory_bytes=private_bytes(), said=ear.end()))
+        return made._replace(work=made.work._replace(worker=self._worker, memory_bytes=anonymous_bytes(), said=ear.end()))
 
     def begin_worker(self, worker: int) -> None:
         """This is a worker now: what it says goes to the main process."""
@@ -355,6 +364,6 @@ def _default_workers(data: Any) -> int:
 
 
 def _start_method() -> str:
-    usual = multiprocessing.get_start_method()
+    usual = default_start_method()
     in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return "forkserver" if usual == "fork" and in_use else usual

@@ -83,7 +83,7 @@ def test_without_workers_a_script_may_be_imported_by_somebody_s_workers(monkeypa
 
 
 def test_no_fork_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multiprocessing, "get_start_method", lambda *_: "fork")
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "fork")
     for in_use, expected in ((False, "fork"), (True, "forkserver")):
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda in_use=in_use: in_use)
         loader = make_loader(Foreign(4), 2, num_workers=1)
@@ -91,9 +91,20 @@ def test_no_fork_where_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
         assert f"multiprocessing_context={expected!r}" in repr(loader)
 
 
+def test_making_a_loader_does_not_settle_how_processes_are_started() -> None:
+    """The script may still call ``multiprocessing.set_start_method``."""
+    code = (
+        "import multiprocessing, packer\n"
+        "packer.make_loader([1, 2, 3], 2, num_workers=1)\n"
+        "multiprocessing.set_start_method('spawn')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_system_s_own_start_method_is_taken_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     for method in METHODS:
-        monkeypatch.setattr(multiprocessing, "get_start_method", lambda *_, method=method: method)
+        monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False, method=method: method)
         assert f"multiprocessing_context={method!r}" in repr(make_loader(Foreign(4), 2, num_workers=1))
 
 
@@ -394,7 +405,8 @@ def test_memory_is_pinned_only_where_there_is_an_accelerator(arrays: Path, monke
     data = open_dataset(arrays)
     for kind, expected in (("cuda", True), ("mps", False), (None, False)):
         device = None if kind is None else torch.device(kind)
-        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda device=device, **_: device)
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda device=device: device is not None)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda device=device: device)
         assert make_loader(data, 4).pin_memory is expected
         assert Loader(data, 4).pin_memory is expected
         assert make_loader(data, 4, pin_memory=not expected).pin_memory is not expected

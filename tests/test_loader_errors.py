@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from packer import CorruptSampleError, MixedBatchError, PackedDataset, PackerError, open_dataset
+from packer import CorruptSampleError, MixedBatchError, PackedDataset, PackerError, make_loader, open_dataset
 from tests.inputs import npy, pack_here, write_tree
 from tests.loading import Foreign, array_tree, brightness_and_draws, fails_at, made, picture_tree, plain
 
@@ -223,3 +225,20 @@ def test_names_are_logged_without_control_characters(tmp_path: Path, caplog: pyt
     (line,) = logged(caplog)
     assert "\x1b" not in line
     assert r"\x1b[31mred.npy" in line
+
+
+class Killer(Foreign):
+    """A dataset whose last sample kills the worker that makes it."""
+
+    def __getitem__(self, number: int) -> Any:
+        if number == len(self) - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(number)
+
+
+def test_the_death_of_a_worker_is_explained_in_the_error() -> None:
+    with pytest.raises(RuntimeError, match="DataLoader worker") as caught:
+        list(make_loader(Killer(8), 2, num_workers=1))
+    notes = " ".join(getattr(caught.value, "__notes__", []))
+    assert "SIGKILL" in notes
+    assert "packer.resilient(loader) goes on" in notes
