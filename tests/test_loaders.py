@@ -239,6 +239,7 @@ def test_a_loop_that_was_left_early_is_followed_by_the_next_epoch(
     left = iter(loader)
     assert plain(next(left)) == expected[False][2][0]
     loader.set_epoch(1)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 0)
     assert [plain(batch) for batch in loader] == expected[False][1]
     left.close()  # type: ignore[attr-defined]
 
