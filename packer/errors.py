@@ -5,7 +5,7 @@
     ├── InputError (ValueError)      1   the input folder is missing, empty, or laid out in two ways at once
     ├── OutputError (OSError)        1   the output cannot be written: it exists, no space, no permission
     ├── TooManySkippedError          3   more files were skipped than allowed; nothing was written
-    ├── WorkerDiedError              1   worker processes of a loader die again and again
+    ├── WorkerDiedError (RuntimeError) 1 a worker process of a loader died
     ├── MixedBatchError (ValueError) 1   samples of a batch differ in shape or dtype
     └── DatasetError (ValueError)    1   a packed dataset cannot be trusted
         ├── CorruptDatasetError          manifest, index or names are damaged or contradict each other
@@ -81,8 +81,8 @@ class TooManySkippedError(PackerError):
     exit_status = 3
 
 
-class WorkerDiedError(PackerError):
-    """Worker processes of a loader died more often than is to be put up with."""
+class WorkerDiedError(PackerError, RuntimeError):
+    """A worker process of a loader died; in ``resilient``, more often than is to be put up with."""
 
 
 class MixedBatchError(PackerError, ValueError):

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, next_batch, stop_watching
 from packer.doctor.explain import explain
 from packer.doctor.snapshot import SystemSnapshot
 from packer.epochs import Ask
@@ -28,12 +28,9 @@ from packer.torchloader import WorkerLoader
 # As in packer.tensors: not on first use.
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader, IterableDataset
-
-    signal_handling: Any
 else:
     try:
         from torch.utils.data import DataLoader, IterableDataset
-        from torch.utils.data._utils import signal_handling
     except (ImportError, OSError):
         DataLoader = IterableDataset = ()
 
@@ -43,8 +40,6 @@ _DEATHS_FOR_FEWER = 2  # of a run, until there are half as many workers
 _DEATHS_ON_ONE_BATCH = 5  # of workers that had this batch to make; then it is the batch that kills
 _SHOWN_SAMPLES = 8
 _END_S = 5.0
-_MOMENTS, _MOMENT_S = 50, 0.01
-_NOTHING_LEFT = object()
 
 _log = logging.getLogger("packer")
 
@@ -114,14 +109,13 @@ class ResilientLoader:
             while True:
                 try:
                     batches = iter(self._started())
-                    _stop_watching(batches)
-                    while (batch := self._next(batches)) is not _NOTHING_LEFT:
+                    while (batch := next_batch(batches)) is not NOTHING_LEFT:
                         self._replay.given_out()
                         in_a_row = 0
                         yield batch
                         del batch
                     return
-                except _DeathError as death:
+                except WorkerDeathError as death:
                     in_a_row = self._bury(death, batches, in_a_row)
         finally:
             if batches is not None and not self.loader.persistent_workers:
@@ -149,29 +143,7 @@ class ResilientLoader:
             )
         return self._workers
 
-    def _next(self, batches: Any) -> Any:
-        """The next batch.
-
-        Raises:
-            _DeathError: a worker has died, or gives nothing.
-            Exception: what a sample has raised.
-        """
-        if any(not worker.is_alive() for worker in batches._workers):
-            raise _DeathError(None)
-        try:
-            _watch(batches)
-            return next(batches, _NOTHING_LEFT)
-        except Exception as error:  # torch raises what a sample has raised, too
-            _stop_watching(batches)
-            # Of torch, which has no class of its own for it; or of a connection to somebody who is no longer there, where what
-            # the batch is made of was to be fetched.
-            if not _has_lost(batches, error) and "DataLoader timed out" not in str(error):
-                raise
-            raise _DeathError(error) from error
-        finally:
-            _stop_watching(batches)
-
-    def _bury(self, death: _DeathError, batches: Any, before: int) -> int:
+    def _bury(self, death: WorkerDeathError, batches: Any, before: int) -> int:
         """Tell what happened, end the other workers, and decide how many come next.
 
         Args:
@@ -214,14 +186,6 @@ class ResilientLoader:
             self.num_workers = max(1, self.num_workers // 2)
         _log.warning("%s %d batches are made again, by %d workers.", text, self._replay.renew(), self.num_workers)
         return in_a_row
-
-
-class _DeathError(Exception):
-    """A worker is gone; with torch's own error where there is one."""
-
-    def __init__(self, error: Exception | None) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class _Replay:
@@ -277,36 +241,11 @@ class _Replay:
             yield ask
 
 
-def _has_lost(batches: Any, error: Exception) -> bool:
-    """Whether a worker is gone; one that was killed has closed its connections a moment before that is known."""
-    for _ in range(_MOMENTS if isinstance(error, (OSError, EOFError, RuntimeError)) else 1):
-        if any(not worker.is_alive() for worker in batches._workers):
-            return True
-        time.sleep(_MOMENT_S)
-    return False
-
-
-def _watch(batches: Any) -> None:
-    """Let torch raise when a worker dies: only while a batch is waited for, and not in some line of the training."""
-    if not batches._worker_pids_set:
-        signal_handling._set_worker_pids(id(batches), tuple(worker.pid for worker in batches._workers))
-        batches._worker_pids_set = True
-
-
-def _stop_watching(batches: Any) -> None:
-    while batches._worker_pids_set:
-        # RuntimeError: torch raised once more, between two steps of this. ValueError: the first was done already.
-        with contextlib.suppress(RuntimeError):
-            with contextlib.suppress(ValueError):
-                signal_handling._remove_worker_pids(id(batches))
-            batches._worker_pids_set = False
-
-
 def _kill(batches: Any) -> None:
     """End all workers of an iterator that is of no use any more. Not by torch's own way: a worker that was killed may have held
     a lock that this waits for.
     """
-    _stop_watching(batches)
+    stop_watching(batches)
     batches._shutdown = True
     if hasattr(batches, "_pin_memory_thread"):
         batches._pin_memory_thread_done_event.set()

@@ -21,6 +21,8 @@ What is chosen, and the accident behind it:
   process ends them. SIGTERM ends one at once and without a word. ``faulthandler`` prints where one crashed.
 * OpenCV and OpenMP get one thread each: eight workers with eight threads are slower than without, and OpenCV's threads hang
   after a fork.
+* That a worker has died is an error where a batch is asked for, with the cause (``packer.explain``), and not in whatever line
+  the training is at, where torch's signal handler raises it.
 * A worker that gives nothing for ten minutes is an error and not a night lost.
 * Memory is pinned only where there is an accelerator.
 * Where the process may have few open files, tensors travel by name and not by descriptor ("received 0 items of ancdata").
@@ -37,10 +39,11 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from packer.batchmaker import BatchMaker
 from packer.cpus import available_cpus
 from packer.datasets import PackedDataset
+from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, next_batch
 from packer.doctor.explain import explain
 from packer.doctor.snapshot import SystemSnapshot, default_start_method
 from packer.epochs import Ask, Epochs, Made
-from packer.errors import OptionError
+from packer.errors import OptionError, WorkerDiedError
 from packer.metrics import OnBatch, anonymous_bytes
 from packer.sampler import EpochSampler
 from packer.sendable import require_picklable
@@ -194,15 +197,11 @@ class WorkerLoader(_Base):
                     raise RuntimeError("another iteration over this loader has begun, and persistent workers serve one only")
                 epochs.wait()
                 try:
-                    made: Made = next(batches)
-                except StopIteration:
+                    made = next_batch(batches)
+                except WorkerDeathError as death:
+                    raise self._died(batches, death) from death.error
+                if made is NOTHING_LEFT:
                     break
-                except RuntimeError as error:
-                    if "DataLoader" in str(error):  # torch's own; what a sample has raised needs no doctor
-                        error.add_note(
-                            f"{explain(error, since=self._before)} packer.resilient(loader) goes on when workers die."
-                        )
-                    raise
                 if epochs.take(made):
                     yield made.batch
                 del made
@@ -214,6 +213,12 @@ class WorkerLoader(_Base):
                 ending()
             if hasattr(batches, "close"):
                 batches.close()
+
+    def _died(self, batches: Any, death: WorkerDeathError) -> WorkerDiedError:
+        dead = [worker for worker in batches._workers if not worker.is_alive()]
+        who = ", ".join(f"worker {batches._workers.index(worker)} (pid {worker.pid})" for worker in dead) or "a worker"
+        why = explain(dead[0] if dead else death.error, since=self._before)
+        return WorkerDiedError(f"{who} died. {why} packer.resilient(loader) goes on when workers die.")
 
     def _ending_of(self, batches: Any, iteration: int) -> weakref.finalize[..., Any] | None:
         """What ends the workers of torch's iterator: to be called, or called when this loader goes.

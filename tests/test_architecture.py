@@ -33,7 +33,7 @@ LAYERS = (
     {"cache", "cachefile", "extents", "store", "walk", "proof", "batches", "samples", "resize", "selection", "decode"},
     {"assembly", "pack", "job", "convert", "dryrun", "checking", "verify", "native", "decodable", "unpack"}
     | {"datasets", "demo", "sampler", "bench", "doctor", "seeds", "epochs", "batchmaker", "loader", "torchloader", "survival"}
-    | {"metrics", "sendable", "workerlog", "workersetup"},
+    | {"deathwatch", "metrics", "sendable", "workerlog", "workersetup"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )
@@ -43,7 +43,14 @@ ONLY_IN = {
     "lmdb": {"packer.formats.lmdb"},
     "h5py": {"packer.formats.hdf5"},
     "webdataset": {"packer.formats.webdataset"},
-    "torch": {"packer.tensors", "packer.torchloader", "packer.survival", "packer.workersetup", "packer.bench.loading"},
+    "torch": {
+        "packer.tensors",
+        "packer.torchloader",
+        "packer.deathwatch",
+        "packer.survival",
+        "packer.workersetup",
+        "packer.bench.loading",
+    },
     "matplotlib": {"packer.bench.figure", "packer.doctor.figure"},
     "click": {"packer.cli"},
     "rich": {"packer.cli"},
