@@ -1,13 +1,13 @@
 """What workers say, warnings and prints, told in the main process: once each, with worker and sample, and counted after that.
 
 Eight workers otherwise print one warning eight times an epoch, between each other's lines, and none says which sample it is
-about. In a worker, lines are kept while a batch is made, and travel with it. What is written between batches, and what is left
-where a batch fails, goes to where it always went.
+about. In a worker, lines are kept while a batch is made, and travel with it; those of the batch at hand are gone with a worker
+that is killed. What is written between batches, and what is left where a batch fails, goes to where it always went. So does
+what is no text: bytes that are written to ``sys.stdout.buffer``, and what libraries in C write.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 import sys
 import warnings
@@ -18,6 +18,7 @@ __all__ = ["Ear", "Said", "Teller"]
 
 _MOST_TEXTS = 1000
 _MOST_CHARACTERS = 2000
+_MORE = f"lines of other texts than the first {_MOST_TEXTS:,} are left out"
 
 _log = logging.getLogger("packer.workers")
 
@@ -47,6 +48,7 @@ class Ear:
         self.number: int | None = None  # of the sample that is being made
         self._name = name
         self._heard: dict[str, list[Any]] | None = None  # sample and count by text; None between batches
+        self._left_out = 0
         self._streams: list[_Lines] = []
 
     def install(self) -> None:
@@ -75,18 +77,27 @@ class Ear:
         """A batch is begun: what is written from now on belongs to it."""
         self.number = None
         self._heard = {}
+        self._left_out = 0
 
-    def hear(self, text: str) -> bool:
-        """Keep a line; ``False`` where no batch is being made, or too much was said already."""
+    @property
+    def hears(self) -> bool:
+        """Whether a batch is being made."""
+        return self._heard is not None
+
+    def hear(self, text: str, length: int | None = None) -> bool:
+        """Keep a line, of so many characters where not all are given; ``False`` where no batch is being made."""
         if self._heard is None:
             return False
-        text = text.rstrip()[:_MOST_CHARACTERS]
+        length = len(text) if length is None else length
+        text = text[:_MOST_CHARACTERS].rstrip()
+        if length > _MOST_CHARACTERS:
+            text += f" ... (cut, {length:,} characters)"
         if text in self._heard:
             self._heard[text][1] += 1
         elif len(self._heard) < _MOST_TEXTS:
             self._heard[text] = ["" if self.number is None else self._name(self.number), 1]
         else:
-            return False
+            self._left_out += 1
         return True
 
     def end(self) -> tuple[Said, ...]:
@@ -94,7 +105,8 @@ class Ear:
         for stream in self._streams:
             stream.end_line()
         heard, self._heard = self._heard or {}, None
-        return tuple(Said(text, sample, count) for text, (sample, count) in heard.items())
+        said = [Said(text, sample, count) for text, (sample, count) in heard.items()]
+        return (*said, Said(_MORE, "", self._left_out)) if self._left_out else tuple(said)
 
     def give_up(self) -> None:
         """The batch has failed: what was written goes to standard error."""
@@ -102,56 +114,67 @@ class Ear:
             sys.stderr.write(_line("", text, sample, count) + "\n")
 
 
-class _Lines(io.TextIOBase):
-    """A standard stream whose lines are heard."""
+class _Lines:
+    """A standard stream whose lines are heard while a batch is made; everything else of it is the stream's own."""
 
     def __init__(self, ear: Ear, stream: TextIO) -> None:
         self._ear = ear
         self._stream = stream
-        self._begun = ""
+        self._begun, self._length = "", 0  # of the line that is not ended: what is kept of it, and its characters
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_stream":  # asked for by copy and pickle, before there is anything
+            raise AttributeError(name)
+        return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        lines = (self._begun + text).split("\n")
-        self._begun = lines.pop()
-        for line in lines:
-            if line.strip() and self._ear.hear(line):
-                continue
-            self._stream.write(line + "\n")
+        if not self._ear.hears:
+            return self._stream.write(text)
+        start = 0
+        while (end := text.find("\n", start)) >= 0:
+            self._add(text, start, end)
+            self.end_line()
+            start = end + 1
+        self._add(text, start, len(text))
         return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
     def end_line(self) -> None:
         """Take what is written of a line for all of it."""
-        if self._begun:
-            self.write("\n")
+        if self._begun.strip() or self._length > _MOST_CHARACTERS:
+            self._ear.hear(self._begun, self._length)
+        self._begun, self._length = "", 0
 
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]  # io's own is a plain attribute
-        return self._stream.encoding
+    def _add(self, text: str, start: int, end: int) -> None:
+        kept = min(end, start + _MOST_CHARACTERS - len(self._begun))
+        self._begun += text[start:kept]
+        self._length += end - start
 
 
 class Teller:
-    """Tells in the main process what workers said, by the logger ``packer.workers``: each text once, then its count."""
+    """Tells in the main process what workers said, by the logger ``packer.workers``: each text once, then its count. Of more
+    than a thousand texts the others are counted only, and the next epoch begins anew.
+    """
 
     def __init__(self) -> None:
         self._again: dict[str, int] = {}  # how often a text was said since it was told
+        self._left_out = 0
 
     def tell(self, worker: int, said: Iterable[Said]) -> None:
         """Tell what is new."""
         for text, sample, count in said:
-            if text in self._again:
+            if text == _MORE:
+                self._left_out += count
+            elif text in self._again:
                 self._again[text] += count
             elif len(self._again) < _MOST_TEXTS:
                 self._again[text] = 0
                 _log.warning("%s", _line(f"worker {worker}", text, sample, count))
+            else:
+                self._left_out += count
 
     def sum_up(self) -> None:
         """Tell how often it was said again; at the end of an epoch."""
@@ -159,6 +182,11 @@ class Teller:
             if count:
                 _log.warning("%s", _line("workers", text, "", count))
                 self._again[text] = 0
+        if self._left_out:
+            _log.warning("workers: %s (%d times)", _MORE, self._left_out)
+            self._left_out = 0
+        if len(self._again) >= _MOST_TEXTS:
+            self._again.clear()  # or nothing new would be heard of for the rest of the run
 
 
 def _line(who: str, text: str, sample: str, count: int) -> str:
