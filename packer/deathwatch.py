@@ -66,8 +66,8 @@ def next_batch(batches: Any) -> Any:
 
 
 def _wait(batches: Any) -> Any:
-    """The next batch, within the loader's timeout. torch looks after its workers when that is over. Before, it learns of a death
-    by a signal only, which is not heard in the moment before the waiting; so the waiting is cut into slices.
+    """The next batch, within the loader's timeout. torch looks after its workers when that is over. Before, it learns of a
+    death by a signal only, which is not heard in the moment before the waiting; so the waiting is cut into slices.
     """
     limit = batches._timeout
     if limit <= _SLICE_S:
