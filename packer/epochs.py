@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 from packer.errors import OptionError, PackerError
 from packer.metrics import BatchMetrics, OnBatch, Work, anonymous_bytes
-from packer.sampler import EpochSampler
+from packer.sampler import EpochSampler, whole
 from packer.workerlog import Teller
 
 __all__ = ["Ask", "Epochs", "Made", "Skip"]
@@ -101,12 +101,7 @@ class Epochs:
         on_error: str,
         on_batch: OnBatch | None,
     ) -> None:
-        try:
-            self.batch_size = batch_size.__index__()
-        except AttributeError:
-            raise OptionError(f"batch_size={batch_size!r}, expected a whole number, 1 or more") from None
-        if self.batch_size < 1:
-            raise OptionError(f"batch_size={batch_size}, expected 1 or more")
+        self.batch_size = whole("batch_size", batch_size, 1)
         if on_error not in ("raise", "skip"):
             raise OptionError(f"on_error={on_error!r}, expected raise or skip")
         if sampler is None:

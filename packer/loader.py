@@ -20,14 +20,16 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 from packer.batchmaker import BatchMaker, Read
 from packer.cpus import available_cpus
 from packer.datasets import PackedDataset
 from packer.epochs import Ask, Epochs
 from packer.errors import OptionError
 from packer.metrics import OnBatch
-from packer.sampler import EpochSampler
-from packer.tensors import has_pinned_memory, pinned
+from packer.sampler import EpochSampler, whole
+from packer.tensors import PinnedBuffers, has_pinned_memory, pinned
 
 __all__ = ["Loader", "ReadThreads"]
 
@@ -78,7 +80,7 @@ class Loader:
         sampler: EpochSampler | None = None,
         on_error: str = "raise",
         on_batch: OnBatch | None = None,
-        threads: int | None = None,
+        threads: SupportsIndex | None = None,
         pin_memory: bool | None = None,
     ) -> None:
         if not isinstance(data, PackedDataset):
@@ -86,10 +88,8 @@ class Loader:
                 f"data is a {type(data).__name__}, and Loader reads packed datasets only: make_loader takes any map-style "
                 "dataset, and data.subset() or data.split() are packed datasets where a Subset is not"
             )
-        if threads is not None and threads < 1:
-            raise OptionError(f"threads={threads}, expected 1 or more")
         self.data = data
-        self.threads = threads or available_cpus()
+        self.threads = available_cpus() if threads is None else whole("threads", threads, 1)
         self._epochs = Epochs(
             data,
             batch_size,
@@ -104,6 +104,8 @@ class Loader:
             on_batch=on_batch,
         )
         self.pin_memory = has_pinned_memory() if pin_memory is None else pin_memory
+        if self.pin_memory:
+            _require_pinned_memory()
 
     def __len__(self) -> int:
         return len(self._epochs)
@@ -160,6 +162,13 @@ class Loader:
     def __repr__(self) -> str:
         own = f"threads={self.threads}, pin_memory={self.pin_memory}"
         return f"{type(self).__name__}({self.data!r}, {self._epochs.describe()}, {own})"
+
+
+def _require_pinned_memory() -> None:
+    try:
+        PinnedBuffers().empty((1,), np.dtype(np.uint8))
+    except MemoryError as error:
+        raise OptionError(f"pin_memory=True, and there is none: {error}") from error
 
 
 class _EndedError(Exception):

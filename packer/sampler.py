@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from packer.errors import OptionError
 from packer.permutation import permuted
 
-__all__ = ["EpochSampler"]
+__all__ = ["EpochSampler", "whole"]
 
 _ORDERS = ("shuffled", "blocks", "sequential")
 
@@ -106,11 +106,11 @@ class EpochSampler:
             raise OptionError(f"data={data!r}, expected a dataset or another object that has a length")
         self.data = data
         self.order = order
-        self.seed = _whole("seed", seed, 0, 2**64 - 1)
-        self.world_size = 1 if world_size is None else _whole("world_size", world_size, 1)
-        self.rank = 0 if rank is None else _whole("rank", rank, 0, self.world_size - 1)
+        self.seed = whole("seed", seed, 0, 2**64 - 1)
+        self.world_size = 1 if world_size is None else whole("world_size", world_size, 1)
+        self.rank = 0 if rank is None else whole("rank", rank, 0, self.world_size - 1)
         self.even = bool(even)
-        self.block_size = _whole("block_size", block_size, 1)
+        self.block_size = whole("block_size", block_size, 1)
         self._samples = len(data)
         self._next = _Start(0)
         self._last: _Start | None = None  # of the iterator that drew last, until another start is set
@@ -142,7 +142,7 @@ class EpochSampler:
         It begins at its start, unless it is the epoch that ``load_state_dict`` has set, which then goes on where it was: a loop
         that calls this before each epoch resumes as any other does.
         """
-        wanted = _whole("epoch", epoch, 0)
+        wanted = whole("epoch", epoch, 0)
         if wanted != self._next.epoch:
             self._next = _Start(wanted)
         # A framework may set the epoch that a DataLoader with workers has begun already. That one still has its progress.
@@ -166,7 +166,7 @@ class EpochSampler:
             OptionError: ``taken`` is more than was given out.
         """
         start, given = self._last or self._next, self._given if self._last else 0
-        used = given if taken is None else _whole("taken", taken, 0, given)
+        used = given if taken is None else whole("taken", taken, 0, given)
         if self._last and used == self._count(start.position):
             start = _Start(start.epoch + 1)
         else:
@@ -204,7 +204,7 @@ class EpochSampler:
         if differing:
             raise OptionError(f"the state is of another sampler: {'; '.join(differing)}")
         self._next = _Start(
-            _whole("epoch", state["epoch"], 0), _whole("position", state["position"], 0, max(0, self._samples - 1))
+            whole("epoch", state["epoch"], 0), whole("position", state["position"], 0, max(0, self._samples - 1))
         )
         self._last = None
 
@@ -277,7 +277,7 @@ class EpochSampler:
         return numbers
 
 
-def _whole(name: str, value: object, least: int, most: int | None = None) -> int:
+def whole(name: str, value: object, least: int, most: int | None = None) -> int:
     """The value as an int within bounds.
 
     Raises:

@@ -29,6 +29,7 @@ __all__ = [
     "Dataset",
     "PinnedBuffers",
     "collate",
+    "foreign_device",
     "has_pinned_memory",
     "is_tensor",
     "kept_torch_generator",
@@ -110,6 +111,14 @@ def pinned(batch: Any) -> Any:
     if type(batch) is dict:
         return {name: pinned(part) for name, part in batch.items()}
     return batch
+
+
+def foreign_device(batch: Any) -> str:
+    """The device of the first tensor in a batch that does not lie in the CPU's memory; empty where there is none."""
+    if is_tensor(batch):
+        return "" if batch.device.type == "cpu" else str(batch.device)
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
+    return next(filter(None, map(foreign_device, parts)), "")
 
 
 def is_tensor(value: object) -> bool:

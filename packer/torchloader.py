@@ -24,6 +24,7 @@ What is chosen, and the accident behind it:
 * That a worker has died is an error where a batch is asked for, with the cause (``packer.explain``), and not in whatever line
   the training is at, where torch's signal handler raises it.
 * A worker that gives nothing for ten minutes is an error and not a night lost.
+* A tensor of an accelerator that a worker has made is refused.
 * Memory is pinned only where there is an accelerator.
 * Where the process may have few open files, tensors travel by name and not by descriptor ("received 0 items of ancdata").
 """
@@ -47,7 +48,7 @@ from packer.errors import OptionError, WorkerDiedError
 from packer.metrics import OnBatch, anonymous_bytes
 from packer.sampler import EpochSampler
 from packer.sendable import require_picklable
-from packer.tensors import has_pinned_memory
+from packer.tensors import foreign_device, has_pinned_memory
 from packer.workerlog import Ear
 from packer.workersetup import WorkerSetup, share_by_name_where_descriptors_are_short
 
@@ -342,6 +343,12 @@ class _Batches:
         except BaseException:
             ear.give_up()
             raise
+        if device := foreign_device(made.batch):
+            ear.give_up()
+            raise OptionError(
+                f"a batch that a worker has made lies on {device}: such memory ends with the worker, and survives no fork. Let "
+                "transforms give tensors of the CPU, and move batches in the training loop."
+            )
         return made._replace(work=made.work._replace(worker=self._worker, memory_bytes=anonymous_bytes(), said=ear.end()))
 
     def begin_worker(self, worker: int) -> None:

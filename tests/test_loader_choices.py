@@ -20,6 +20,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, RandomSampler
 
+import packer.loader
 import packer.tensors
 import packer.torchloader
 from packer import EpochSampler, Loader, OptionError, WorkerDiedError, make_loader, open_dataset
@@ -402,6 +403,7 @@ def test_the_dataset_of_the_dataloader_shows_the_attributes_of_the_data(pictures
 
 def test_memory_is_pinned_only_where_there_is_an_accelerator(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = open_dataset(arrays)
+    monkeypatch.setattr(packer.loader, "_require_pinned_memory", lambda: None)  # which this machine may not have
     for kind, expected in (("cuda", True), ("mps", False), (None, False)):
         device = None if kind is None else torch.device(kind)
         monkeypatch.setattr(torch.accelerator, "is_available", lambda device=device: device is not None)
@@ -426,6 +428,7 @@ def test_batches_of_threads_are_made_in_pinned_memory_and_not_copied_there(
             pinned.add(tensor.data_ptr())
         return tensor
 
+    monkeypatch.setattr(packer.loader, "_require_pinned_memory", lambda: None)  # whose memory would be used again
     monkeypatch.setattr(torch, "empty", allocate)
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.data_ptr() in pinned)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: copied.append(tensor) or tensor)
@@ -513,3 +516,23 @@ def test_loader_needs_no_torch(arrays: Path) -> None:
         print(sorted(int(row[0]) for batch in batches for row in batch), type(batches[0]).__name__)
         """
     assert run_script(script, arrays) == f"{list(range(1, 13))} ndarray\n"
+
+
+class OnAnotherDevice(Foreign):
+    def __getitem__(self, number: int) -> Any:
+        return {"image": [torch.empty(1, device="meta")]}
+
+
+def test_a_tensor_of_an_accelerator_is_refused_from_a_worker() -> None:
+    with pytest.raises(OptionError, match=r"lies on meta.*move batches in the training loop"):
+        list(make_loader(OnAnotherDevice(4), 2, num_workers=1))
+
+
+def test_threads_and_pinned_memory_that_cannot_be_had_are_refused_at_once(arrays: Path) -> None:
+    data = open_dataset(arrays)
+    for threads in ("4", 2.5, 0):
+        with pytest.raises(OptionError, match="threads="):
+            Loader(data, 4, threads=threads)  # type: ignore[arg-type]
+    if not torch.accelerator.is_available():
+        with pytest.raises(OptionError, match="pin_memory=True, and there is none"):
+            Loader(data, 4, pin_memory=True)
