@@ -31,6 +31,7 @@ __all__ = [
     "collate",
     "foreign_device",
     "has_pinned_memory",
+    "is_generator",
     "is_tensor",
     "kept_torch_generator",
     "pinned",
@@ -119,6 +120,11 @@ def foreign_device(batch: Any) -> str:
         return "" if batch.device.type == "cpu" else str(batch.device)
     parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
     return next(filter(None, map(foreign_device, parts)), "")
+
+
+def is_generator(value: object) -> bool:
+    """Whether it is a random generator of torch, other than the global one."""
+    return _HAS_TORCH and isinstance(value, torch.Generator) and value is not torch.default_generator
 
 
 def is_tensor(value: object) -> bool:

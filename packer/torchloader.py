@@ -12,7 +12,7 @@ What is chosen, and the accident behind it:
   tensor and not 64 go through shared memory.
 * Before each sample the global generators of ``random``, numpy and torch are seeded by seed, epoch and sample
   (``packer.seeds``): forked workers otherwise draw the same numpy numbers (pytorch/pytorch#5059), and other ones as soon as
-  there is one worker more.
+  there is one worker more. Of a generator that the data keep for themselves there is a warning.
 * Workers are started in the system's own way, but not by fork where an accelerator is in use in this process: its driver does
   not survive that ("Cannot re-initialize CUDA in forked subprocess").
 * They persist over epochs: starting one anew costs the import of torch. When a loop is left, they stop within one sample:
@@ -31,6 +31,7 @@ What is chosen, and the accident behind it:
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -46,6 +47,7 @@ from packer.doctor.snapshot import SystemSnapshot, default_start_method
 from packer.epochs import Ask, Epochs, Made
 from packer.errors import OptionError, WorkerDiedError
 from packer.metrics import OnBatch, anonymous_bytes
+from packer.owngenerators import own_generators
 from packer.sampler import EpochSampler
 from packer.sendable import require_picklable
 from packer.tensors import foreign_device, has_pinned_memory
@@ -67,6 +69,8 @@ else:
         torch, _Base = None, object
 
 __all__ = ["WorkerLoader", "make_loader"]
+
+_log = logging.getLogger("packer")
 
 _TIMEOUT_S = 600
 _PREFETCH = 2  # torch's own default, batches a worker
@@ -150,6 +154,12 @@ def make_loader(
         if context.get_start_method() != "fork":
             sent = {type(data).__name__: data, "collate_fn=": collate_fn, "worker_init_fn=": worker_init_fn}
             require_picklable(sent, context.get_start_method())
+        for path in own_generators("data", data):
+            _log.warning(
+                "%s is a generator of random numbers that each worker has a copy of: all of them draw the same numbers. Draw "
+                "from the global generators of random, numpy or torch, which are seeded for each sample.",
+                path,
+            )
         share_by_name_where_descriptors_are_short(workers * (chosen["prefetch_factor"] or _PREFETCH))
         live = context.RawArray("b", _LEAVABLE)
     return WorkerLoader(_Batches(maker, data, live), epochs, chosen)
