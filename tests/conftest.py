@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from packer import formats
+
+# A shell starts what it runs in the background deaf to Ctrl-C, which all processes that tests interrupt would inherit.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "packer",
