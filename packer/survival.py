@@ -11,11 +11,11 @@ and the samples that the worker held.
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, next_batch, stop_watching
@@ -27,19 +27,26 @@ from packer.torchloader import WorkerLoader
 
 # As in packer.tensors: not on first use.
 if TYPE_CHECKING:
+    import torch
     from torch.utils.data import DataLoader, IterableDataset
 else:
     try:
+        import torch
         from torch.utils.data import DataLoader, IterableDataset
     except (ImportError, OSError):
-        DataLoader = IterableDataset = ()
+        torch, DataLoader, IterableDataset = None, (), ()
 
 __all__ = ["ResilientLoader", "resilient"]
 
 _DEATHS_FOR_FEWER = 2  # of a run, until there are half as many workers
-_DEATHS_ON_ONE_BATCH = 5  # of workers that had this batch to make; then it is the batch that kills
+_DEATHS_UNTIL_ALONE = (
+    2  # of workers that had the next batch to make; then one worker makes it and no other, and shows who kills
+)
+_DEATHS_ON_ONE_BATCH = 5  # then it is the batch that kills
 _SHOWN_SAMPLES = 8
+_SHOWN_SUSPECTS = 1000
 _END_S = 5.0
+_ANSWER_S = 10.0  # that workers with nothing to do have to say that they begin
 
 _log = logging.getLogger("packer")
 
@@ -79,8 +86,8 @@ class ResilientLoader:
         self.num_workers = loader.num_workers
         self.deaths = 0
         self._max_deaths = max_deaths
-        self._replay = _Replay(len(loader))
-        self._workers: DataLoader[Any] | None = None
+        self._iteration = 0
+        self._persistent: tuple[DataLoader[Any], _Replay] | None = None  # the workers that outlive an iteration
         self._before = SystemSnapshot.take()
 
     def __len__(self) -> int:
@@ -102,53 +109,79 @@ class ResilientLoader:
         return f"resilient({self.loader!r}, num_workers={self.num_workers}, deaths={self.deaths})"
 
     def _batches(self, asks: Iterator[Any]) -> Iterator[Any]:
-        self._replay.begin(asks)
+        self._iteration += 1
+        iteration = self._iteration
+        workers, replay = self._persistent or self._prepare(_Replay(), _generator_of(self.loader))
+        replay.begin(asks)
         in_a_row = 0
-        batches = None
+        batches: Any = workers._iterator  # of workers that persist
         try:
             while True:
                 try:
-                    batches = iter(self._started())
+                    if batches is not None:
+                        _drain(batches)
+                    replay.fetch(workers.num_workers * (workers.prefetch_factor or 1) + 1)
+                    batches = _start(workers)
                     while (batch := next_batch(batches)) is not NOTHING_LEFT:
-                        self._replay.given_out()
+                        replay.given_out()
                         in_a_row = 0
                         yield batch
                         del batch
-                    return
+                        if self.loader.persistent_workers and iteration != self._iteration:
+                            raise RuntimeError("another iteration over this loader has begun, and its workers serve one only")
+                        replay.fetch(len(batches._task_info) + 1)
                 except WorkerDeathError as death:
-                    in_a_row = self._bury(death, batches, in_a_row)
+                    if batches is not None and batches._shutdown:  # all is given out, and one was killed while it ended
+                        _kill(batches)
+                    else:
+                        in_a_row = self._bury(death, batches, replay, in_a_row)
+                if replay.is_done:
+                    return
+                alone = in_a_row >= _DEATHS_UNTIL_ALONE
+                replay.begin_again(1 if alone else None)
+                workers, _ = self._prepare(replay, workers.generator, alone=alone)
+                batches = None
+                # Where torch was interrupted, files that it had just made would be ended by each worker that is forked now.
+                gc.collect()
         finally:
-            if batches is not None and not self.loader.persistent_workers:
-                self._workers = None
+            if batches is not None and not workers.persistent_workers:
                 _end(batches)
 
-    def _started(self) -> DataLoader[Any]:
-        """The loader that has the workers; torch's own, whose order is what is still to be made."""
-        if self._workers is None:
-            loader = self.loader
-            by_batch: dict[str, Any] = {"batch_size": None, "sampler": self._replay}
-            self._workers = DataLoader(
-                loader.dataset,
-                **(by_batch if loader.batch_size is None and loader.batch_sampler is None else {"batch_sampler": self._replay}),
-                num_workers=self.num_workers,
-                collate_fn=loader.collate_fn,
-                pin_memory=loader.pin_memory,
-                timeout=loader.timeout,
-                worker_init_fn=loader.worker_init_fn,
-                multiprocessing_context=loader.multiprocessing_context,
-                generator=loader.generator,
-                prefetch_factor=loader.prefetch_factor,
-                persistent_workers=loader.persistent_workers,
-                pin_memory_device=loader.pin_memory_device,
-            )
-        return self._workers
+    def _prepare(self, replay: _Replay, generator: Any, *, alone: bool = False) -> tuple[DataLoader[Any], _Replay]:
+        """The loader that will have the workers; torch's own, with an order of ours.
 
-    def _bury(self, death: WorkerDeathError, batches: Any, before: int) -> int:
+        Args:
+            replay: that order.
+            generator: from which the seeds of the workers are drawn.
+            alone: one worker only, for this iteration only.
+        """
+        loader = self.loader
+        by_batch: dict[str, Any] = {"batch_size": None, "sampler": replay}
+        workers: DataLoader[Any] = DataLoader(
+            loader.dataset,
+            **(by_batch if loader.batch_size is None and loader.batch_sampler is None else {"batch_sampler": replay}),
+            num_workers=1 if alone else self.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=generator,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers and not alone,
+            pin_memory_device=loader.pin_memory_device,
+        )
+        if workers.persistent_workers:
+            self._persistent = workers, replay
+        return workers, replay
+
+    def _bury(self, death: WorkerDeathError, batches: Any, replay: _Replay, before: int) -> int:
         """Tell what happened, end the other workers, and decide how many come next.
 
         Args:
             death: what was noticed.
-            batches: torch's iterator.
+            batches: torch's iterator; ``None`` where it was not ready yet.
+            replay: what is still to be made.
             before: how often the batch that comes next has cost a worker already.
 
         Returns:
@@ -157,88 +190,137 @@ class ResilientLoader:
         Raises:
             WorkerDiedError: it is not to go on.
         """
-        held = {index: task[0] for index, task in batches._task_info.items() if len(task) == 1}
-        dead = [worker for worker in batches._workers if not worker.is_alive()]
+        workers, tasks, first = (
+            (batches._workers, batches._task_info, batches._rcvd_idx) if batches is not None else ([], {}, 0)
+        )
+        dead = [worker for worker in workers if not worker.is_alive()]
         now = SystemSnapshot.take()
-        cause: object = death.error
-        if dead:
-            dead[0].join()
-            cause = dead[0]
-        why = explain(cause, since=self._before, now=now)
-        who = ", ".join(f"worker {batches._workers.index(worker)} (pid {worker.pid})" for worker in dead) or "a worker"
-        numbers = [batches._workers.index(worker) for worker in dead] or range(len(batches._workers))
-        made = [index for index, holder in held.items() if holder in numbers]
-        samples = self._replay.numbers(made)
-        in_a_row = before + (batches._rcvd_idx in made)
-        _kill(batches)
-        self._workers = None
-        self.deaths += max(1, len(dead))
-        text = f"{who} died, which had to make the samples {_shown(samples)}. {why}"
+        why = explain(dead[0] if dead else death.error, since=self._before, now=now)
+        self._before = now
+        made = sorted(i for i, task in tasks.items() if len(task) == 1 and (not dead or workers[task[0]] in dead))
+        in_a_row = before + (first in made)
+        again = len(tasks)
+        if batches is not None:
+            _kill(batches)
+        self._persistent = None
+        deaths, self.deaths = self.deaths, self.deaths + max(1, len(dead))
+        who = ", ".join(f"worker {workers.index(worker)} (pid {worker.pid})" for worker in dead) or "a worker"
+        what = "died" if dead or not workers else "gave nothing"
+        text = f"{who} {what}, which had to make the samples {_shown(replay.numbers(made), _SHOWN_SAMPLES)}. {why}"
         if in_a_row >= _DEATHS_ON_ONE_BATCH:
             raise WorkerDiedError(
-                f"{text} The batch that comes next has cost {in_a_row} workers: one of its samples kills whoever makes it."
+                f"{text} The batch that comes next has cost {in_a_row} workers, so it is what kills them: it has the samples "
+                f"{_shown(replay.numbers([first]), _SHOWN_SUSPECTS)}."
             ) from death.error
         if self.deaths > self._max_deaths:
             raise WorkerDiedError(f"{text} These were {self.deaths} deaths, max_deaths={self._max_deaths} is the limit.") from (
                 death.error
             )
-        if self.deaths % _DEATHS_FOR_FEWER == 0:
-            self.num_workers = max(1, self.num_workers // 2)
-        _log.warning("%s %d batches are made again, by %d workers.", text, self._replay.renew(), self.num_workers)
+        halvings = self.deaths // _DEATHS_FOR_FEWER - deaths // _DEATHS_FOR_FEWER
+        self.num_workers = max(1, self.num_workers >> halvings)
+        _log.warning("%s %d batches are made again, by %d workers.", text, again, self.num_workers)
         return in_a_row
 
 
 class _Replay:
-    """What torch takes for its sampler: what an iteration asks for, and first what was asked for and not given out.
+    """What torch takes for its sampler: what an iteration asks for, from the first that is not given out yet.
 
-    Args:
-        batches: how many an epoch has.
+    torch goes over it while it may raise, at any line, that a worker has died. So nothing is changed then, and nobody's sampler
+    is called: a generator that an exception has left gives no more, and the rest of an epoch would be missing.
     """
 
-    def __init__(self, batches: int) -> None:
-        self._count = batches
-        self.begin(iter(()))
+    def __init__(self) -> None:
+        self._run = 0
 
     def begin(self, asks: Iterator[Any]) -> None:
-        """Another iteration begins."""
+        """Another iteration begins; who goes over an earlier one comes to the end."""
         self._asks = asks
-        self._again: list[Any] = []
-        self._pending: deque[tuple[int, Any]] = deque()  # with the number that torch gives each
+        self._asked: deque[Any] = deque()  # and not given out
+        self.begin_again(None)
 
-    def renew(self) -> int:
-        """What was not given out will be asked for again; returns how many batches that is."""
-        self._again = [ask for _, ask in self._pending] + self._again
-        self._pending.clear()
-        return len(self._again)
+    def begin_again(self, limit: int | None) -> None:
+        """It will be gone over anew, from the first that is not given out; so many, or all."""
+        self._given = 0  # since then
+        self._limit = limit
+        self._run += 1
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all is given out."""
+        self.fetch(1)
+        return not self._asked
+
+    def fetch(self, count: int) -> None:
+        """Have so many at hand that are not given out, or all."""
+        for ask in islice(self._asks, max(0, count - len(self._asked))):
+            self._asked.append(ask)
 
     def given_out(self) -> None:
-        """The first batch that was pending is given out."""
-        self._pending.popleft()
+        """The first that was not given out has been."""
+        self._asked.popleft()
+        self._given += 1
 
     def numbers(self, indices: Iterable[int]) -> list[int]:
         """Numbers of the samples of some batches, by the numbers that torch has given those."""
-        wanted = set(indices)
         found: list[int] = []
-        for index, ask in self._pending:
-            if index in wanted:
-                numbers = ask[1].numbers if isinstance(ask, tuple) and isinstance(ask[-1], Ask) else ask
-                found += numbers if isinstance(numbers, list) else [numbers]
+        for ask in (self._asked[i - self._given] for i in indices if i - self._given < len(self._asked)):
+            numbers = ask[1].numbers if isinstance(ask, tuple) and isinstance(ask[-1], Ask) else ask
+            found += numbers if isinstance(numbers, list) else [numbers]
         return found
 
-    def __len__(self) -> int:
-        return self._count
-
     def __iter__(self) -> Iterator[Any]:
+        run = self._run
         for index in count():
-            if self._again:
-                ask = self._again.pop(0)
-            else:
-                try:
-                    ask = next(self._asks)
-                except StopIteration:
-                    return
-            self._pending.append((index, ask))
-            yield ask
+            if index == self._limit:
+                return
+            if run == self._run:
+                self.fetch(index - self._given + 1)  # where torch asks for more at once than it is known to
+            if run != self._run or index - self._given >= len(self._asked):
+                return
+            yield self._asked[index - self._given]
+
+
+def _generator_of(loader: DataLoader[Any]) -> torch.Generator:
+    """Draws the seeds of workers. It costs the loader's own generator, from which the order is drawn as well, one number as
+    torch does, and none for the workers that come after a death: the orders of later epochs are the same.
+    """
+    seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    return torch.Generator().manual_seed(int(seed))
+
+
+def _drain(batches: Any) -> None:
+    """Have workers that persist make what the iteration before has left: torch waits for that when it begins the next one, and
+    would not be told of a death then.
+    """
+    for _ in range(len(batches._task_info) + 1):
+        try:
+            if next_batch(batches) is NOTHING_LEFT:
+                return
+        except WorkerDeathError:
+            batches._task_info.clear()  # this iteration has none of them
+            raise
+        except Exception:  # noqa: BLE001 - of samples that nobody wants any more
+            continue
+
+
+def _start(workers: DataLoader[Any]) -> Any:
+    """Begin an iteration.
+
+    Raises:
+        WorkerDeathError: a worker has died meanwhile.
+    """
+    batches: Any = workers._iterator
+    if batches is not None:
+        batches._timeout = min(batches._timeout, _ANSWER_S)
+    try:
+        batches = iter(workers)
+        stop_watching(batches)
+    except RuntimeError as error:
+        if not str(error).startswith(("DataLoader worker (pid", "DataLoader timed out")):  # torch has no classes for these
+            raise
+        raise WorkerDeathError(error) from error
+    batches._timeout = workers.timeout
+    return batches
 
 
 def _kill(batches: Any) -> None:
@@ -253,7 +335,7 @@ def _kill(batches: Any) -> None:
         worker.kill()
     for worker in batches._workers:
         worker.join(_END_S)
-    for queue in [*batches._index_queues, batches._worker_result_queue]:
+    for queue in batches._index_queues:  # not that of the results, which the thread that pins memory may still read
         queue.cancel_join_thread()
         queue.close()
 
@@ -263,10 +345,9 @@ def _end(batches: Any) -> None:
     if any(not worker.is_alive() for worker in batches._workers) and not batches._shutdown:
         _kill(batches)
         return
-    with contextlib.suppress(RuntimeError):  # a worker dies just now
-        batches._shutdown_workers()
+    batches._shutdown_workers()
 
 
-def _shown(samples: list[int]) -> str:
-    some = ", ".join(map(str, samples[:_SHOWN_SAMPLES]))
-    return f"{some} and {len(samples) - _SHOWN_SAMPLES} more" if len(samples) > _SHOWN_SAMPLES else some or "of no batch"
+def _shown(samples: list[int], most: int) -> str:
+    some = ", ".join(map(str, samples[:most]))
+    return f"{some} and {len(samples) - most} more" if len(samples) > most else some or "of no batch"
