@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ else:
     except (ImportError, OSError):
         torch = None
 
-__all__ = ["WorkerSetup", "share_by_name_where_descriptors_are_short"]
+__all__ = ["WorkerSetup", "leave_if_orphaned", "share_by_name_where_descriptors_are_short"]
 
 _DESCRIPTORS_A_BATCH = 2  # the tensor and its targets
 
@@ -40,6 +41,7 @@ class WorkerSetup:
 
     def __call__(self, worker: int) -> None:
         """Set up this worker, the one of this number."""
+        leave_if_orphaned()
         with contextlib.suppress(AttributeError, OSError, ValueError):  # a standard error stream that is none
             faulthandler.enable()
         _leave_to_parent(_handled_signals() if self._handled is None else self._handled)
@@ -57,6 +59,16 @@ class WorkerSetup:
 
     def __repr__(self) -> str:
         return f"<sets a worker up{'' if self._then is None else f', then {self._then!r}'}>"
+
+
+def leave_if_orphaned() -> None:
+    """End this worker where its parent is gone already. torch looks later who its parent is and waits for that one's end, which
+    after a parent that was killed at this moment is the system's first process: the worker would never end.
+    """
+    parent = multiprocessing.parent_process()
+    # A server's children have the server for a parent, which ends with the process that it serves.
+    if parent is not None and multiprocessing.get_start_method() != "forkserver" and os.getppid() != parent.pid:
+        os._exit(0)
 
 
 def _handled_signals() -> Iterator[int]:

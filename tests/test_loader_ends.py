@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -230,3 +231,22 @@ for _ in make(): mark()
 """
     end = stem.run(script(arrays, kind, lines), signal.SIGTERM)
     assert (end.code, end.text.count("saved"), end.left) == (3, 1, [])
+
+
+def test_a_worker_whose_parent_is_gone_when_it_starts_ends() -> None:
+    """torch then takes the system's first process for its parent, and waits for its end for ever."""
+    code = (
+        "import multiprocessing, os, signal, sys, time\n"
+        "from packer.workersetup import WorkerSetup\n"
+        "def work():\n"
+        "    os.kill(os.getppid(), signal.SIGKILL)\n"
+        "    while os.getppid() == multiprocessing.parent_process().pid: time.sleep(0.01)\n"
+        "    WorkerSetup(None)(0)\n"
+        "    sys.stdout.write('stays')\n"
+        "    sys.stdout.flush()\n"
+        "multiprocessing.get_context('fork').Process(target=work).start()\n"
+        "time.sleep(60)\n"
+    )
+    # Its standard output is at its end when the worker is.
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "")

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from packer.workersetup import leave_if_orphaned
+
 # As in packer.tensors: not on first use.
 if TYPE_CHECKING:
     import torch
@@ -80,6 +82,7 @@ def read_batches(source: Source, orders: Iterable[list[int]], workers: int) -> G
 
 def _leave_signals_to_parent(_: int) -> None:
     """Ctrl-C reaches all processes of a terminal, and each would print where it stood."""
+    leave_if_orphaned()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
