@@ -31,6 +31,7 @@ RESULTS = HERE / "results"
 RUNS: dict[str, tuple[str, str]] = {
     "packing": ("--repeat 5", "--count 24 --repeat 1"),
     "reading": ("--repeat 5", "--count 12 --repeat 1 --workers 1 --formats hdf5"),
+    "overhead": ("--repeat 15", "--count 12 --repeat 1 --workers 1"),
     "large_index": ("", "--samples 20000 --lookups 1500 --repeat 1"),
     "scanning": ("", "--files 700 --folders 3 --repeat 1"),
     "scaling": ("--check none --repeat 1", "--check none --repeat 1 --files 90 30 --formats hdf5"),

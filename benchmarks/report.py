@@ -26,6 +26,7 @@ from scalepage import scale_page
 COMMANDS = {
     "packing": "how fast is packing beside strict decoding alone and `tar cf`, and checking beside Pillow's `load()`",
     "reading": "how fast are raw reads, array batches and decoded batches beside loose files, memory, Pillow and FFCV",
+    "overhead": "what do surviving deaths, hearing the workers and telling numbers cost a loader with workers",
     "large_index": "what do opening, pickling and looking up cost with ten million samples",
     "scanning": "how fast is a scan of a million files beside `find`, and what memory does it take",
     "scaling": "what does packing cost a file, and in memory, from ten thousand to a million files",
