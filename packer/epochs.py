@@ -13,7 +13,7 @@ from packer.metrics import BatchMetrics, OnBatch, Work, anonymous_bytes
 from packer.sampler import EpochSampler, whole
 from packer.workerlog import Teller
 
-__all__ = ["Ask", "Epochs", "Made", "Skip"]
+__all__ = ["Ask", "Epochs", "InEpochs", "Made", "Skip"]
 
 _NAMED = 1000
 """Samples that are remembered by name as skipped; all are counted."""
@@ -240,3 +240,36 @@ class Epochs:
         """
         self.sampler.load_state_dict(state)
         self._used = 0
+
+
+class InEpochs:
+    """What every loader says of its epochs."""
+
+    _epochs: Epochs
+
+    @property
+    def skipped(self) -> int:
+        """Samples left out so far."""
+        return self._epochs.skipped
+
+    @property
+    def skipped_samples(self) -> dict[str, str]:
+        """What was wrong with the first thousand samples left out, by their original relative path, or number."""
+        return self._epochs.skipped_samples
+
+    def set_epoch(self, epoch: SupportsIndex) -> None:
+        """Make this the epoch of the next iteration; see ``EpochSampler.set_epoch``."""
+        self._epochs.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What ``load_state_dict`` needs to go on behind the last batch that was given out; fit for JSON."""
+        return self._epochs.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Make the next iteration what remains of that epoch. A state of another kind of loader, or with another number of
+        workers, will do as well.
+
+        Raises:
+            OptionError: the state is of other data, another order or another seed.
+        """
+        self._epochs.load_state_dict(state)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, SupportsIndex
@@ -25,7 +25,7 @@ import numpy as np
 from packer.batchmaker import BatchMaker, Read
 from packer.cpus import available_cpus
 from packer.datasets import PackedDataset
-from packer.epochs import Ask, Epochs
+from packer.epochs import Ask, Epochs, InEpochs
 from packer.errors import OptionError
 from packer.metrics import OnBatch
 from packer.sampler import EpochSampler, whole
@@ -37,7 +37,7 @@ _READY = 2  # batches more than threads: one is trained on, one waits for the lo
 _POLL_S = 0.2
 
 
-class Loader:
+class Loader(InEpochs):
     """Batches of a packed dataset, in the order and with the contents that ``make_loader`` gives them.
 
     Args:
@@ -132,32 +132,6 @@ class Loader:
     def sampler(self) -> EpochSampler:
         """What gives the order."""
         return self._epochs.sampler
-
-    @property
-    def skipped(self) -> int:
-        """Samples left out so far."""
-        return self._epochs.skipped
-
-    @property
-    def skipped_samples(self) -> dict[str, str]:
-        """What was wrong with the first thousand samples left out, by their original relative path."""
-        return self._epochs.skipped_samples
-
-    def set_epoch(self, epoch: SupportsIndex) -> None:
-        """Make this the epoch of the next iteration; see ``EpochSampler.set_epoch``."""
-        self._epochs.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What ``load_state_dict`` needs to go on behind the last batch that was given out; fit for JSON."""
-        return self._epochs.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration what remains of that epoch; a state of ``make_loader`` will do as well.
-
-        Raises:
-            OptionError: the state is of other data, another order or another seed.
-        """
-        self._epochs.load_state_dict(state)
 
     def __repr__(self) -> str:
         own = f"threads={self.threads}, pin_memory={self.pin_memory}"

@@ -299,7 +299,7 @@ def _drain(batches: Any) -> None:
         except WorkerDeathError:
             batches._task_info.clear()  # this iteration has none of them
             raise
-        except Exception:  # noqa: BLE001 - of samples that nobody wants any more
+        except Exception:  # noqa: BLE001 - what samples raise that nobody wants
             continue
 
 

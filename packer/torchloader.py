@@ -44,7 +44,7 @@ from packer.datasets import PackedDataset
 from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, next_batch
 from packer.doctor.explain import explain
 from packer.doctor.snapshot import SystemSnapshot, default_start_method
-from packer.epochs import Ask, Epochs, Made
+from packer.epochs import Ask, Epochs, InEpochs, Made
 from packer.errors import OptionError, WorkerDiedError
 from packer.metrics import OnBatch, anonymous_bytes
 from packer.owngenerators import own_generators
@@ -165,7 +165,7 @@ def make_loader(
     return WorkerLoader(_Batches(maker, data, live), epochs, chosen)
 
 
-class WorkerLoader(_Base):
+class WorkerLoader(InEpochs, _Base):
     """A DataLoader as ``make_loader`` sets it up. Its ``len()`` is the number of batches of a whole epoch.
 
     Attributes:
@@ -245,32 +245,6 @@ class WorkerLoader(_Base):
             self._ending = weakref.finalize(self, _end_workers, batches, self._batches, served)
             self._ending.atexit = False  # then multiprocessing ends them
         return self._ending
-
-    @property
-    def skipped(self) -> int:
-        """Samples left out so far."""
-        return self._epochs.skipped
-
-    @property
-    def skipped_samples(self) -> dict[str, str]:
-        """What was wrong with the first thousand samples left out, by their original relative path, or number."""
-        return self._epochs.skipped_samples
-
-    def set_epoch(self, epoch: SupportsIndex) -> None:
-        """Make this the epoch of the next iteration; see ``EpochSampler.set_epoch``."""
-        self._epochs.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What ``load_state_dict`` needs to go on behind the last batch that was given out; fit for JSON."""
-        return self._epochs.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration what remains of that epoch; with any number of workers, and a state of ``Loader`` as well.
-
-        Raises:
-            OptionError: the state is of other data, another order or another seed.
-        """
-        self._epochs.load_state_dict(state)
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())

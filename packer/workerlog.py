@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TextIO
 
+from packer.words import printable
+
 __all__ = ["Ear", "Said", "Teller"]
 
 _MOST_TEXTS = 1000
@@ -192,5 +194,4 @@ class Teller:
 def _line(who: str, text: str, sample: str, count: int) -> str:
     about = ", ".join(filter(None, [who, f"sample {sample!r}" if sample else ""]))
     times = f" ({count:,} times{' more' if who == 'workers' else ''})" if count > 1 or who == "workers" else ""
-    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-    return f"{about}: {shown}{times}" if about else f"{shown}{times}"
+    return f"{about}: {printable(text)}{times}" if about else f"{printable(text)}{times}"

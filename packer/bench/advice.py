@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from packer.bench.results import LIMIT, LOOSE, PILLOW, THREADS, Findings, Setting, Timing, overlap
-from packer.bench.tables import size_text
+from packer.words import size_text
 
 __all__ = ["advise"]
 

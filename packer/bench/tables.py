@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from packer.bench.results import CACHES, LIMIT, ORDERS, PILLOW, THREADS, WORKS, Findings, Setting, Timing
+from packer.words import size_text
 
-__all__ = ["Table", "cold_sentence", "facts", "rate_text", "size_text", "tables", "workers_text"]
+__all__ = ["Table", "cold_sentence", "facts", "rate_text", "tables", "workers_text"]
 
 _NOTHING = "–"
 
@@ -135,12 +136,3 @@ def _shares(findings: Findings) -> Table:
                 rows.append((contender, cache, *cells))
     title = "Share of the time that decoding takes, shuffled"
     return Table(title, ("reader", "cache", *map(workers_text, workers)), tuple(rows), left=2)
-
-
-def size_text(count: float) -> str:
-    """A number of bytes in decimal units."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

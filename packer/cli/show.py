@@ -6,6 +6,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from packer.words import count_text as plural
+from packer.words import size_text as size
+
 __all__ = ["OutputClosed", "emit", "escape", "listed", "plural", "short_path", "size", "warn"]
 
 
@@ -24,23 +27,6 @@ def _shown(character: str) -> str:
     if character == "\\" or character.isprintable():
         return character
     return character.encode("unicode_escape").decode("ascii") if not 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"
-
-
-def size(count: int) -> str:
-    """A number of bytes in decimal units, as disks are sold."""
-    value = float(count)
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if value < 1000 or unit == "TB":
-            return f"{count:,} bytes" if unit == "bytes" else f"{value:.1f} {unit}"
-        value /= 1000
-    return ""
-
-
-def plural(count: int, word: str) -> str:
-    """``1 file``, ``2 files``, ``1 class``, ``2 classes``."""
-    if count != 1:
-        word += "es" if word.endswith("s") else "s"
-    return f"{count:,} {word}"
 
 
 def listed(counts: dict[str, int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from packer.doctor import sources
 from packer.doctor.facts import Facts
 from packer.doctor.finding import NOTE, SERIOUS, WARNING, Finding
-from packer.doctor.words import count_text, size_text
+from packer.words import count_text, size_text
 
 __all__ = ["data_unusable", "far_away", "loose_files", "no_room", "samples_unreadable", "slow_reading"]
 

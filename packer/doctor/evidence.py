@@ -11,7 +11,7 @@ from pathlib import Path
 from packer.doctor.process import read_process, waits_in_words
 from packer.doctor.snapshot import SystemSnapshot
 from packer.doctor.symptom import Symptom
-from packer.doctor.words import count_text, size_text
+from packer.words import count_text, size_text
 
 __all__ = [
     "Case",

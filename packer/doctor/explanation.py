@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from packer.doctor.words import printable
+from packer.words import printable
 
 __all__ = ["Explanation"]
 

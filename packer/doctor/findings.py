@@ -8,7 +8,7 @@ from packer.doctor import sources
 from packer.doctor.datafindings import data_unusable, far_away, loose_files, no_room, samples_unreadable, slow_reading
 from packer.doctor.facts import FORKED_WORKER_BYTES, STARTED_WORKER_BYTES, Facts
 from packer.doctor.finding import NOTE, SERIOUS, WARNING, Finding
-from packer.doctor.words import count_text, size_text
+from packer.words import count_text, size_text
 
 __all__ = ["CHECKS", "find", "is_sound"]
 

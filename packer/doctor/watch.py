@@ -12,8 +12,8 @@ from packer.doctor import sources
 from packer.doctor.finding import SERIOUS, WARNING, Finding
 from packer.doctor.process import PROC, Reading, command_line, family, may_read, read_process, role_of, waits_in_words
 from packer.doctor.stacks import python_stack
-from packer.doctor.words import size_text
 from packer.errors import PackerError
+from packer.words import size_text
 
 __all__ = ["GROWTH_BYTES_S", "STUCK_S", "Series", "Watch", "growth_of"]
 

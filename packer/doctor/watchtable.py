@@ -7,7 +7,7 @@ from typing import Any
 
 from packer.doctor.process import waits_in_words
 from packer.doctor.watch import Series, Watch
-from packer.doctor.words import size_text
+from packer.words import size_text
 
 __all__ = ["COLUMNS", "rows_of", "values_of"]
 

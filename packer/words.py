@@ -1,4 +1,4 @@
-"""Numbers and names as the doctor says them."""
+"""Numbers and names as they are said to people."""
 
 from __future__ import annotations
 
