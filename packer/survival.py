@@ -45,6 +45,7 @@ _DEATHS_UNTIL_ALONE = (
 _DEATHS_ON_ONE_BATCH = 5  # then it is the batch that kills
 _SHOWN_SAMPLES = 8
 _SHOWN_SUSPECTS = 1000
+_TORCH_SAYS = "DataLoader worker (pid"  # it has no class for this error
 _END_S = 5.0
 _ANSWER_S = 10.0  # that workers with nothing to do have to say that they begin
 
@@ -130,11 +131,14 @@ class ResilientLoader:
                         if self.loader.persistent_workers and iteration != self._iteration:
                             raise RuntimeError("another iteration over this loader has begun, and its workers serve one only")
                         replay.fetch(len(batches._task_info) + 1)
-                except WorkerDeathError as death:
+                except (WorkerDeathError, RuntimeError) as error:
+                    # torch may raise once more where a death was noticed, until it is let watch no more.
+                    if not isinstance(error, WorkerDeathError) and not str(error).startswith(_TORCH_SAYS):
+                        raise
                     if batches is not None and batches._shutdown:  # all is given out, and one was killed while it ended
                         _kill(batches)
                     else:
-                        in_a_row = self._bury(death, batches, replay, in_a_row)
+                        in_a_row = self._bury(getattr(error, "error", error), batches, replay, in_a_row)
                 if replay.is_done:
                     return
                 alone = in_a_row >= _DEATHS_UNTIL_ALONE
@@ -175,11 +179,11 @@ class ResilientLoader:
             self._persistent = workers, replay
         return workers, replay
 
-    def _bury(self, death: WorkerDeathError, batches: Any, replay: _Replay, before: int) -> int:
+    def _bury(self, error: Exception | None, batches: Any, replay: _Replay, before: int) -> int:
         """Tell what happened, end the other workers, and decide how many come next.
 
         Args:
-            death: what was noticed.
+            error: by which it was noticed, if by any.
             batches: torch's iterator; ``None`` where it was not ready yet.
             replay: what is still to be made.
             before: how often the batch that comes next has cost a worker already.
@@ -195,7 +199,7 @@ class ResilientLoader:
         )
         dead = [worker for worker in workers if not worker.is_alive()]
         now = SystemSnapshot.take()
-        why = explain(dead[0] if dead else death.error, since=self._before, now=now)
+        why = explain(dead[0] if dead else error, since=self._before, now=now)
         self._before = now
         made = sorted(i for i, task in tasks.items() if len(task) == 1 and (not dead or workers[task[0]] in dead))
         in_a_row = before + (first in made)
@@ -211,10 +215,10 @@ class ResilientLoader:
             raise WorkerDiedError(
                 f"{text} The batch that comes next has cost {in_a_row} workers, so it is what kills them: it has the samples "
                 f"{_shown(replay.numbers([first]), _SHOWN_SUSPECTS)}."
-            ) from death.error
+            ) from error
         if self.deaths > self._max_deaths:
             raise WorkerDiedError(f"{text} These were {self.deaths} deaths, max_deaths={self._max_deaths} is the limit.") from (
-                death.error
+                error
             )
         halvings = self.deaths // _DEATHS_FOR_FEWER - deaths // _DEATHS_FOR_FEWER
         self.num_workers = max(1, self.num_workers >> halvings)
@@ -316,7 +320,7 @@ def _start(workers: DataLoader[Any]) -> Any:
         batches = iter(workers)
         stop_watching(batches)
     except RuntimeError as error:
-        if not str(error).startswith(("DataLoader worker (pid", "DataLoader timed out")):  # torch has no classes for these
+        if not str(error).startswith((_TORCH_SAYS, "DataLoader timed out")):
             raise
         raise WorkerDeathError(error) from error
     batches._timeout = workers.timeout

