@@ -26,7 +26,7 @@ NOTHING_LEFT = object()
 
 _MOMENTS, _MOMENT_S = 50, 0.01
 _SLICE_S = 5  # as long as torch waits where it has no timeout
-_TIMED_OUT = "DataLoader timed out"  # torch has no class of its own for it
+_TIMED_OUT, _DIED = "DataLoader timed out", "DataLoader worker (pid"  # torch has no classes of its own for them
 
 
 class WorkerDeathError(Exception):
@@ -47,6 +47,17 @@ def next_batch(batches: Any) -> Any:
     workers = getattr(batches, "_workers", None)
     if workers is None:
         return next(batches, NOTHING_LEFT)
+    try:
+        return _watched(batches, workers)
+    except RuntimeError as error:
+        if not str(error).startswith(_DIED):
+            raise
+        # Another one has died while the first was being noticed.
+        stop_watching(batches)
+        raise WorkerDeathError(error) from error
+
+
+def _watched(batches: Any, workers: Any) -> Any:
     stop_watching(batches)  # torch begins to watch by itself
     try:
         _watch(batches)

@@ -169,7 +169,6 @@ class Epochs:
         """
         now_s = perf_counter()
         self._teller.tell(made.work.worker, made.work.said)
-        self._used = made.used
         self._given += made.samples
         self._left_out += len(made.skipped)
         self.skipped += len(made.skipped)
@@ -179,6 +178,7 @@ class Epochs:
             _log.warning("skipped sample %r: %s", *skip)
         if self._on_batch is not None and made.samples:
             self._on_batch(self._metrics(made, now_s))
+        self._used = made.used  # not before: where that raises, the loop does not get the batch
         if not made.skipped:
             return True
         last = made.skipped[-1]

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import count, islice
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, next_batch, stop_watching
 from packer.doctor.explain import explain
 from packer.doctor.snapshot import SystemSnapshot
-from packer.epochs import Ask
 from packer.errors import OptionError, WorkerDiedError
+from packer.replay import Replay
 from packer.torchloader import WorkerLoader
 
 # As in packer.tensors: not on first use.
@@ -39,9 +37,7 @@ else:
 __all__ = ["ResilientLoader", "resilient"]
 
 _DEATHS_FOR_FEWER = 2  # of a run, until there are half as many workers
-_DEATHS_UNTIL_ALONE = (
-    2  # of workers that had the next batch to make; then one worker makes it and no other, and shows who kills
-)
+_DEATHS_UNTIL_ALONE = 2  # of workers that had the next batch to make; then one makes it and no other, and shows who kills
 _DEATHS_ON_ONE_BATCH = 5  # then it is the batch that kills
 _SHOWN_SAMPLES = 8
 _SHOWN_SUSPECTS = 1000
@@ -88,7 +84,7 @@ class ResilientLoader:
         self.deaths = 0
         self._max_deaths = max_deaths
         self._iteration = 0
-        self._persistent: tuple[DataLoader[Any], _Replay] | None = None  # the workers that outlive an iteration
+        self._persistent: tuple[DataLoader[Any], Replay] | None = None  # the workers that outlive an iteration
         self._before = SystemSnapshot.take()
 
     def __len__(self) -> int:
@@ -112,7 +108,7 @@ class ResilientLoader:
     def _batches(self, asks: Iterator[Any]) -> Iterator[Any]:
         self._iteration += 1
         iteration = self._iteration
-        workers, replay = self._persistent or self._prepare(_Replay(), _generator_of(self.loader))
+        workers, replay = self._persistent or self._prepare(Replay(), _generator_of(self.loader))
         replay.begin(asks)
         in_a_row = 0
         batches: Any = workers._iterator  # of workers that persist
@@ -151,7 +147,7 @@ class ResilientLoader:
             if batches is not None and not workers.persistent_workers:
                 _end(batches)
 
-    def _prepare(self, replay: _Replay, generator: Any, *, alone: bool = False) -> tuple[DataLoader[Any], _Replay]:
+    def _prepare(self, replay: Replay, generator: Any, *, alone: bool = False) -> tuple[DataLoader[Any], Replay]:
         """The loader that will have the workers; torch's own, with an order of ours.
 
         Args:
@@ -179,7 +175,7 @@ class ResilientLoader:
             self._persistent = workers, replay
         return workers, replay
 
-    def _bury(self, error: Exception | None, batches: Any, replay: _Replay, before: int) -> int:
+    def _bury(self, error: Exception | None, batches: Any, replay: Replay, before: int) -> int:
         """Tell what happened, end the other workers, and decide how many come next.
 
         Args:
@@ -224,64 +220,6 @@ class ResilientLoader:
         self.num_workers = max(1, self.num_workers >> halvings)
         _log.warning("%s %d batches are made again, by %d workers.", text, again, self.num_workers)
         return in_a_row
-
-
-class _Replay:
-    """What torch takes for its sampler: what an iteration asks for, from the first that is not given out yet.
-
-    torch goes over it while it may raise, at any line, that a worker has died. So nothing is changed then, and nobody's sampler
-    is called: a generator that an exception has left gives no more, and the rest of an epoch would be missing.
-    """
-
-    def __init__(self) -> None:
-        self._run = 0
-
-    def begin(self, asks: Iterator[Any]) -> None:
-        """Another iteration begins; who goes over an earlier one comes to the end."""
-        self._asks = asks
-        self._asked: deque[Any] = deque()  # and not given out
-        self.begin_again(None)
-
-    def begin_again(self, limit: int | None) -> None:
-        """It will be gone over anew, from the first that is not given out; so many, or all."""
-        self._given = 0  # since then
-        self._limit = limit
-        self._run += 1
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all is given out."""
-        self.fetch(1)
-        return not self._asked
-
-    def fetch(self, count: int) -> None:
-        """Have so many at hand that are not given out, or all."""
-        for ask in islice(self._asks, max(0, count - len(self._asked))):
-            self._asked.append(ask)
-
-    def given_out(self) -> None:
-        """The first that was not given out has been."""
-        self._asked.popleft()
-        self._given += 1
-
-    def numbers(self, indices: Iterable[int]) -> list[int]:
-        """Numbers of the samples of some batches, by the numbers that torch has given those."""
-        found: list[int] = []
-        for ask in (self._asked[i - self._given] for i in indices if i - self._given < len(self._asked)):
-            numbers = ask[1].numbers if isinstance(ask, tuple) and isinstance(ask[-1], Ask) else ask
-            found += numbers if isinstance(numbers, list) else [numbers]
-        return found
-
-    def __iter__(self) -> Iterator[Any]:
-        run = self._run
-        for index in count():
-            if index == self._limit:
-                return
-            if run == self._run:
-                self.fetch(index - self._given + 1)  # where torch asks for more at once than it is known to
-            if run != self._run or index - self._given >= len(self._asked):
-                return
-            yield self._asked[index - self._given]
 
 
 def _generator_of(loader: DataLoader[Any]) -> torch.Generator:

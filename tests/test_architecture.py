@@ -33,7 +33,7 @@ LAYERS = (
     {"cache", "cachefile", "extents", "store", "walk", "proof", "batches", "samples", "resize", "selection", "decode"},
     {"assembly", "pack", "job", "convert", "dryrun", "checking", "verify", "native", "decodable", "unpack"}
     | {"datasets", "demo", "sampler", "bench", "doctor", "seeds", "epochs", "batchmaker", "loader", "torchloader", "survival"}
-    | {"deathwatch", "metrics", "owngenerators", "sendable", "workerlog", "workersetup"},
+    | {"deathwatch", "metrics", "owngenerators", "replay", "sendable", "workerlog", "workersetup"},
     {"packer"},  # the package itself: its names resolve to the layer below
     {"cli"},
 )

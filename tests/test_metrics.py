@@ -130,6 +130,21 @@ def test_each_iteration_begins_at_0(kind: str, arrays: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_for_which_it_raised_comes_again_after_a_resume(kind: str, arrays: Path) -> None:
+    def raises(metrics: BatchMetrics) -> None:
+        if metrics.batch == 1:
+            raise ValueError("the callback")
+
+    undisturbed = [batch.tolist() for batch in made(kind, open_dataset(arrays))]
+    loader = made(kind, open_dataset(arrays), on_batch=raises)
+    with pytest.raises(ValueError, match="the callback"):
+        list(loader)
+    resumed = made(kind, open_dataset(arrays))
+    resumed.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in resumed] == undisturbed[1:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_it_raises_reaches_the_loop(kind: str, arrays: Path) -> None:
     def on_batch(metrics: BatchMetrics) -> None:
         if metrics.batch == 1:
