@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from packer.datasets import PackedDataset
 from packer.epochs import Ask, Made, Skip
 from packer.metrics import Work
-from packer.samples import Pieces
+from packer.samples import Pieces, Wanted
 from packer.seeds import kept_generators, seed_generators
 from packer.tensors import collate
 from packer.workerlog import Ear
@@ -75,17 +75,18 @@ class BatchMaker:
         except StopIteration as error:  # for a DataLoader that would be the end of the epoch
             raise RuntimeError(f"a sample raised {error!r}: {', '.join(getattr(error, '__notes__', []))}") from error
 
-    def read(self, ask: Ask, check: Callable[[], object] = _nothing) -> Read:
+    def read(self, ask: Ask, check: Callable[[], object] = _nothing, wanted: Wanted | None = None) -> Read:
         """Read and decode what the batch is made of; what runs nobody's transform, and so may be called in any thread.
 
         Args:
             ask: the batch.
             check: called before each sample; what it raises ends the reading.
+            wanted: what ``ask_for`` has given for its numbers, where they were asked for ahead.
         """
         data: PackedDataset = self.data
         start = perf_counter()
         try:
-            return Read(data.read_batch(ask.numbers, check), ask.numbers, [], perf_counter() - start)
+            return Read(data.read_batch(wanted or ask.numbers, check), ask.numbers, [], perf_counter() - start)
         except Exception:  # of whatever class: which sample it was, and whether it is alone, shows below
             if not self._skips:
                 raise

@@ -25,7 +25,7 @@ from packer.decode import ReadOptions
 from packer.errors import DatasetError
 from packer.index import Names, Record
 from packer.model import DEFAULT_MAX_PIXELS, TYPES_BY_NAME
-from packer.samples import Pieces, SampleReader
+from packer.samples import Pieces, SampleReader, Wanted
 from packer.selection import are_several, as_numbers, places_of_classes, split_places
 from packer.store import SampleView, Store
 from packer.tensors import Dataset, stack
@@ -176,7 +176,12 @@ class PackedDataset(Dataset):
         """Have the system read these samples from the disk or server into its memory. Returns at once; where the system
         cannot be asked, nothing happens.
         """
-        self._asked(self._numbers(indices))
+        self.ask_for(indices)
+
+    def ask_for(self, indices: Any) -> Wanted:
+        """As ``ask_ahead``, for a loader: what ``read_batch`` takes in place of the numbers, which are then looked up once."""
+        numbers = self._numbers(indices)
+        return Wanted(numbers, self._asked(numbers))
 
     def subset(
         self,
@@ -298,16 +303,15 @@ class PackedDataset(Dataset):
         """The first half of a batch, for loaders: its samples, read and decoded. No transform is called, so any thread may.
 
         Args:
-            indices: numbers of the samples, at least one.
+            indices: numbers of the samples, at least one; or what ``ask_for`` has given for them.
             check: called before each sample; what it raises ends the reading.
 
         Raises:
             DatasetError, OptionError, MixedBatchError: as ``data[[...]]``.
         """
-        numbers = self._numbers(indices)
+        numbers, records = indices if isinstance(indices, Wanted) else self.ask_for(indices)
         if not numbers:
             raise IndexError("a batch of no samples")
-        records = self._asked(numbers)
         read = self._reader.batch if self.transform is None else self._reader.several
         return Pieces(numbers, records, read(numbers, records, check))
 

@@ -29,6 +29,7 @@ from packer.epochs import Ask, Epochs, InEpochs
 from packer.errors import OptionError
 from packer.metrics import OnBatch
 from packer.sampler import EpochSampler, whole
+from packer.samples import Wanted
 from packer.tensors import PinnedBuffers, has_pinned_memory, pinned
 
 __all__ = ["Loader", "ReadThreads"]
@@ -162,7 +163,7 @@ class ReadThreads:
     # No ThreadPoolExecutor: when the interpreter ends while an iterator lives, it first makes all that was ever asked for.
     def __init__(self, maker: BatchMaker, count: int) -> None:
         self._maker = maker
-        self._asked: SimpleQueue[tuple[Ask, Future[Read]] | None] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[Ask, Wanted, Future[Read]] | None] = SimpleQueue()
         self._ends = False
         self._threads = [threading.Thread(target=self._work, name=f"packer-loader-{i}") for i in range(count)]
 
@@ -193,9 +194,9 @@ class ReadThreads:
         pending: deque[tuple[Ask, Future[Read]]] = deque()
         while True:
             while len(pending) < len(self._threads) + _READY and (ask := next(asks, None)):
-                self._maker.data.ask_ahead(ask.numbers)
+                wanted = self._maker.data.ask_for(ask.numbers)
                 future: Future[Read] = Future()
-                self._asked.put((ask, future))
+                self._asked.put((ask, wanted, future))
                 pending.append((ask, future))
             if not pending:
                 return
@@ -215,12 +216,12 @@ class ReadThreads:
                 continue
             if task is None:
                 return
-            ask, future = task
+            ask, wanted, future = task
             try:
-                future.set_result(self._maker.read(ask, self._check))
+                future.set_result(self._maker.read(ask, self._check, wanted))
             except BaseException as error:  # noqa: BLE001 - the loop raises it, when it comes to this batch
                 future.set_exception(error)
-            del task, ask, future  # the batch is the loop's alone
+            del task, ask, wanted, future  # the batch is the loop's alone
 
     def _check(self) -> None:
         if self._ends or not threading.main_thread().is_alive():

@@ -16,9 +16,16 @@ from packer.model import TYPES_BY_NAME
 from packer.store import Store
 from packer.tensors import PinnedBuffers, tensor_maker
 
-__all__ = ["Pieces", "SampleReader"]
+__all__ = ["Pieces", "SampleReader", "Wanted"]
 
 _NPY = TYPES_BY_NAME["npy"].code
+
+
+class Wanted(NamedTuple):
+    """Samples that the system was asked to read ahead: their numbers in the whole dataset, and their records."""
+
+    numbers: Sequence[int]
+    records: Sequence[Record]
 
 
 class Pieces(NamedTuple):

@@ -132,7 +132,7 @@ def test_an_iterator_that_one_of_its_own_threads_collects_ends_quietly(arrays: P
     read_batch = type(data).read_batch
 
     def collecting(self: Any, indices: Any, *arguments: Any) -> Any:
-        if threading.current_thread() is not threading.main_thread() and indices[0] >= 4:
+        if threading.current_thread() is not threading.main_thread() and indices.numbers[0] >= 4:
             let_go.wait(30)
             gc.collect()
             collected.set()
