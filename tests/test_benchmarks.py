@@ -804,7 +804,7 @@ def test_all_budgets_stand_in_one_table_with_the_reason_for_each_that_is_missed(
 
 def test_every_reason_is_that_of_a_row_which_a_benchmark_writes(benchmark: Callable[[str], Any], short_run: ShortRun) -> None:
     records, reasons = benchmark("records"), benchmark("reasons")
-    found = {name: records.load(short_run.results / f"{name}.jsonl") for name in ("packing", "reading")}
+    found = {name: records.load(short_run.results / f"{name}.jsonl") for name in ("packing", "reading", "overhead", "scanning")}
     given = {reasons.reason(name, row) for name in found for row in found[name].rows if row.budget is not None}
     without_disk = "left_out" in found["reading"].setting["cold"]
     assert {text for pattern, text in reasons.REASONS if not (without_disk and "cold" in pattern)} <= given
