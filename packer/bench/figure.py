@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer.bench.results import CACHES, LIMIT, LOOSE, ORDERS, WORKS, Findings, Setting
+from packer.bench.results import CACHES, LIMIT, LOOSE, ORDERS, THREADS, WORKS, Findings, Setting
 from packer.bench.tables import facts, workers_text
 from packer.errors import OptionError
 
@@ -18,7 +18,7 @@ __all__ = ["draw_png", "draw_svg", "require_matplotlib"]
 
 # Of Okabe and Ito: told apart by all who see colours, and in grey by their lightness.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
-_GREYS = {LOOSE: "#7a7a7a", LIMIT: "#ffffff"}
+_OWN = {LOOSE: "#7a7a7a", LIMIT: "#ffffff", THREADS: "#1b3a4b"}
 _OTHERS = "#c4c4c4"
 _TEXT = "#333333"
 _DPI = 130
@@ -99,7 +99,7 @@ def _colours(findings: Findings) -> dict[str, str]:
     names = list(dict.fromkeys([*findings.contenders("raw"), *findings.contenders("decoded")]))
     packed = [packing.contender for packing in findings.packings]
     colours = {name: _COLOURS[place % len(_COLOURS)] for place, name in enumerate(packed)}
-    plain = {name: _GREYS.get(name, _OTHERS) for name in names if name not in colours}
+    plain = {name: _OWN.get(name, _OTHERS) for name in names if name not in colours}
     first = [name for name in plain if name != LIMIT]
     return {name: plain[name] for name in first} | colours | ({LIMIT: plain[LIMIT]} if LIMIT in plain else {})
 
