@@ -341,7 +341,8 @@ for line in sys.stdin:
         time.sleep(whole * share)
         os.kill(child, number)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    whole = whole or time.monotonic() - begun
+    if code == 0 and not number and not limit:
+        whole = min(whole or 60.0, time.monotonic() - begun)
     left = sorted(name for name in os.listdir(os.path.dirname(source)))
     print(json.dumps([code, left, Path(errors).read_text()]), flush=True)
 """
@@ -376,7 +377,8 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 @pytest.mark.skipif(not (HAS_TORCH and hasattr(os, "fork")), reason="forks a process that has loaded torch")
 def test_a_run_that_is_ended_at_any_of_ten_moments_leaves_nothing(driver: Driver) -> None:
     before = listing(driver.source)
-    assert driver.run()[:2] == (0, ["in"])
+    for _ in range(2):  # the first one may be slow, and the moments would lie behind the end of the others
+        assert driver.run()[:2] == (0, ["in"])
     statuses = {2: 130, 15: 143, 1: 129}
     ended = 0
     for moment in range(10):
@@ -386,7 +388,7 @@ def test_a_run_that_is_ended_at_any_of_ten_moments_leaves_nothing(driver: Driver
         assert "Traceback" not in errors, errors
         assert status in (0, statuses[number]), errors
         ended += status != 0
-    assert ended >= 5  # a machine that gets faster meanwhile is done before the later moments
+    assert ended >= 8
     assert listing(driver.source) == before
     # A disk that takes no file of that size, at two points.
     for limit in (4_000, 20_000):
