@@ -11,12 +11,11 @@ and the samples that the worker held.
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, next_batch, stop_watching
+from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, begin, dead_workers, next_batch
 from packer.doctor.explain import explain
 from packer.doctor.snapshot import SystemSnapshot
 from packer.errors import OptionError, WorkerDiedError
@@ -41,7 +40,7 @@ _DEATHS_UNTIL_ALONE = 2  # of workers that had the next batch to make; then one 
 _DEATHS_ON_ONE_BATCH = 5  # then it is the batch that kills
 _SHOWN_SAMPLES = 8
 _SHOWN_SUSPECTS = 1000
-_TORCH_SAYS = "DataLoader worker (pid"  # it has no class for this error
+_TORCH_SAYS = "DataLoader worker (pid", "DataLoader timed out"  # it has no classes for these errors
 _END_S = 5.0
 _ANSWER_S = 10.0  # that workers with nothing to do have to say that they begin
 
@@ -127,22 +126,14 @@ class ResilientLoader:
                         if self.loader.persistent_workers and iteration != self._iteration:
                             raise RuntimeError("another iteration over this loader has begun, and its workers serve one only")
                         replay.fetch(len(batches._task_info) + 1)
-                except (WorkerDeathError, RuntimeError) as error:
-                    # torch may raise once more where a death was noticed, until it is let watch no more.
-                    if not isinstance(error, WorkerDeathError) and not str(error).startswith(_TORCH_SAYS):
-                        raise
-                    if batches is not None and batches._shutdown:  # all is given out, and one was killed while it ended
-                        _kill(batches)
-                    else:
-                        in_a_row = self._bury(getattr(error, "error", error), batches, replay, in_a_row)
+                except WorkerDeathError as death:
+                    in_a_row = self._bury(death.error, batches, replay, in_a_row)
                 if replay.is_done:
                     return
                 alone = in_a_row >= _DEATHS_UNTIL_ALONE
                 replay.begin_again(1 if alone else None)
                 workers, _ = self._prepare(replay, workers.generator, alone=alone)
                 batches = None
-                # Where torch was interrupted, files that it had just made would be ended by each worker that is forked now.
-                gc.collect()
         finally:
             if batches is not None and not workers.persistent_workers:
                 _end(batches)
@@ -193,7 +184,7 @@ class ResilientLoader:
         workers, tasks, first = (
             (batches._workers, batches._task_info, batches._rcvd_idx) if batches is not None else ([], {}, 0)
         )
-        dead = [worker for worker in workers if not worker.is_alive()]
+        dead = dead_workers(batches) if batches is not None else []
         now = SystemSnapshot.take()
         why = explain(dead[0] if dead else error, since=self._before, now=now)
         self._before = now
@@ -255,10 +246,9 @@ def _start(workers: DataLoader[Any]) -> Any:
     if batches is not None:
         batches._timeout = min(batches._timeout, _ANSWER_S)
     try:
-        batches = iter(workers)
-        stop_watching(batches)
+        batches = begin(workers, lambda: iter(workers))
     except RuntimeError as error:
-        if not str(error).startswith((_TORCH_SAYS, "DataLoader timed out")):
+        if not str(error).startswith(_TORCH_SAYS):
             raise
         raise WorkerDeathError(error) from error
     batches._timeout = workers.timeout
@@ -269,14 +259,14 @@ def _kill(batches: Any) -> None:
     """End all workers of an iterator that is of no use any more. Not by torch's own way: a worker that was killed may have held
     a lock that this waits for.
     """
-    stop_watching(batches)
-    batches._shutdown = True
-    if hasattr(batches, "_pin_memory_thread"):
-        batches._pin_memory_thread_done_event.set()
-    for worker in batches._workers:
-        worker.kill()
-    for worker in batches._workers:
-        worker.join(_END_S)
+    with batches.packer_watch:
+        batches._shutdown = True
+        if hasattr(batches, "_pin_memory_thread"):
+            batches._pin_memory_thread_done_event.set()
+        for worker in batches._workers:
+            worker.kill()
+        for worker in batches._workers:
+            worker.join(_END_S)
     for queue in batches._index_queues:  # not that of the results, which the thread that pins memory may still read
         queue.cancel_join_thread()
         queue.close()
@@ -287,7 +277,8 @@ def _end(batches: Any) -> None:
     if any(not worker.is_alive() for worker in batches._workers) and not batches._shutdown:
         _kill(batches)
         return
-    batches._shutdown_workers()
+    with batches.packer_watch:
+        batches._shutdown_workers()
 
 
 def _shown(samples: list[int], most: int) -> str:

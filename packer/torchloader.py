@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from packer.batchmaker import BatchMaker
 from packer.cpus import available_cpus
 from packer.datasets import PackedDataset
-from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, next_batch
+from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, begin, dead_workers, next_batch
 from packer.doctor.explain import explain
 from packer.doctor.snapshot import SystemSnapshot, default_start_method
 from packer.epochs import Ask, Epochs, InEpochs, Made
@@ -201,7 +201,7 @@ class WorkerLoader(InEpochs, _Base):
         ending: weakref.finalize[..., Any] | None = None
         self._batches.allow(iteration)
         try:
-            batches = start()
+            batches = begin(self, start)
             ending = self._ending_of(batches, iteration)
             while True:
                 if self.persistent_workers and iteration != self._asks.iteration:
@@ -226,7 +226,7 @@ class WorkerLoader(InEpochs, _Base):
                 batches.close()
 
     def _died(self, batches: Any, death: WorkerDeathError) -> WorkerDiedError:
-        dead = [worker for worker in batches._workers if not worker.is_alive()]
+        dead = dead_workers(batches)
         who = ", ".join(f"worker {batches._workers.index(worker)} (pid {worker.pid})" for worker in dead) or "a worker"
         why = explain(dead[0] if dead else death.error, since=self._before)
         return WorkerDiedError(f"{who} died. {why} packer.resilient(loader) goes on when workers die.")
@@ -258,12 +258,8 @@ def _end_workers(batches: Any, dataset: _Batches, iterations: Iterable[int]) -> 
     """End the workers that serve these iterations. Runs while the interpreter ends, too, when globals are gone."""
     for iteration in iterations:
         dataset.leave(iteration)
-    try:
+    with batches.packer_watch:
         batches._shutdown_workers()
-    except RuntimeError:
-        # torch says, in whatever this process does, that a worker was killed: by the signal that ends the training, too.
-        # It has ended the others all the same.
-        return
 
 
 class _LeftError(Exception):

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import connection
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,64 @@ def test_batches_that_a_thread_pins_go_on_as_well(kind: str, monkeypatch: pytest
 
 
 # --------------------------------------------------------------------------------------------------- the loop's body sees none
+
+
+def die_in_the_middle_of_a_message() -> None:
+    """Have this worker send half of the next long message, and be killed."""
+
+    def write(descriptor: int, data: Any) -> int:
+        if len(data) < 1 << 20:
+            return os.write(descriptor, data)
+        half = memoryview(data)[: len(data) // 2]
+        while half:
+            half = half[os.write(descriptor, half) :]
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    send: Any = connection.Connection._send  # type: ignore[attr-defined]
+    connection.Connection._send = lambda self, buffer: send(self, buffer, write)  # type: ignore[attr-defined]
+
+
+def only_once(deed: Callable[[], object], folder: Path) -> Callable[[], object]:
+    """The deed, in whichever worker comes first."""
+
+    def first() -> None:
+        with contextlib.suppress(FileExistsError):
+            Path(folder, "done").touch(exist_ok=False)
+            deed()
+
+    return first
+
+
+@pytest.mark.parametrize("timeout", [0, 600])
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_a_message_of_a_dead_worker_is_waited_for_no_longer_than_a_moment(kind: str, timeout: int, tmp_path: Path) -> None:
+    class Long(Numbers):
+        def __getitem__(self, number: int) -> Any:
+            return bytes([super().__getitem__(number)[0]]) * 3_000_000
+
+    data = Long(8, at3=only_once(die_in_the_middle_of_a_message, tmp_path))
+    loader = started(kind, data, collate_fn=list, timeout=timeout)
+    start = time.monotonic()
+    assert [[sample[0] for sample in batch] for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert loader.deaths == 1  # the other worker was ended because of it
+    assert time.monotonic() - start < 30
+
+
+def hold_what_torch_ends_workers_with() -> None:
+    """Have this worker hold the lock of the event by which torch ends workers, until it is killed a second later."""
+    frame: Any = sys._getframe()
+    while "done_event" not in frame.f_locals:
+        frame = frame.f_back
+    frame.f_locals["done_event"]._cond.acquire()
+    threading.Timer(1, os.kill, [os.getpid(), signal.SIGKILL]).start()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lock_that_a_dead_worker_held_ends_no_loop(kind: str, tmp_path: Path) -> None:
+    loader = started(kind, Numbers(4, at3=only_once(hold_what_torch_ends_workers_with, tmp_path)))
+    assert numbers(loader) == [[0, 1], [2, 3]]
+    assert numbers(loader) == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
