@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packer.cgroup import memory_group
 from packer.errors import OptionError
 from packer.files import OpenFile
 
@@ -33,8 +34,6 @@ _FILE_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os
 _FREE_PART = 10  # a tenth of a file system stays free
 _BLOCK_BYTES = 512  # that in which a system counts a file's blocks, whatever their size
 _JOB_BYTES = 8
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUPS = Path("/proc/self/cgroup")
 
 _log = logging.getLogger("packer")
 
@@ -253,7 +252,9 @@ def memory_limit() -> int:
     where that has less, divided among the processes that ``torchrun`` starts on a machine, since each has one of its own.
     """
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return min(_machine_bytes(), *_cgroup_limits()) // 2 // max(1, int(ranks) if ranks.isdecimal() else 1)
+    group = memory_group()
+    granted = group.limit_bytes if group and group.limit_bytes else _machine_bytes()
+    return min(granted, _machine_bytes()) // 2 // max(1, int(ranks) if ranks.isdecimal() else 1)
 
 
 def _machine_bytes() -> int:
@@ -261,21 +262,3 @@ def _machine_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return 4 << 30
-
-
-def _cgroup_limits() -> list[int]:
-    """The limits of this process's cgroup and of those above it (version 2, then 1)."""
-    places = [_CGROUPS / "memory.max", _CGROUPS / "memory/memory.limit_in_bytes"]
-    with contextlib.suppress(OSError):
-        for line in _OWN_CGROUPS.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            above = [Path(path.lstrip("/")), *Path(path.lstrip("/")).parents]
-            if not controllers:
-                places += [_CGROUPS / each / "memory.max" for each in above]
-            elif "memory" in controllers.split(","):
-                places += [_CGROUPS / "memory" / each / "memory.limit_in_bytes" for each in above]
-    limits = [2**62]
-    for place in places:
-        with contextlib.suppress(OSError, ValueError):  # no such file; "max"
-            limits.append(int(place.read_text()))
-    return limits

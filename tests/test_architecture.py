@@ -24,7 +24,7 @@ from tests.inputs import jpeg, npy, photo, png, write_tree
 ROOT = Path(packer.__file__).parent
 
 LAYERS = (
-    {"errors", "model", "cpus", "words"},
+    {"errors", "model", "cgroup", "cpus", "words"},
     {"exif", "files", "filetree", "locks", "names", "npyheader", "pngchunks"}
     | {"buffers", "children", "nursery", "permutation", "syncing", "tensors"},
     {"check", "checksums", "index", "manifest", "plan"},

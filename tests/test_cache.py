@@ -29,6 +29,7 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from packer import CorruptSampleError, OptionError, PackedDataset, cachefile, formats, open_dataset
 from packer.cachefile import CacheFile, memory_limit
+from packer.cgroup import memory_group
 from packer.plan import ShardLimits
 from tests.cases.loaders import METHODS, private_bytes
 from tests.cases.processes import run_script
@@ -814,15 +815,17 @@ def test_where_a_cache_cannot_work_the_option_is_refused(tar: Place, monkeypatch
         ("0::/../other\n", "memory.max"),
         ("4:cpu:/job_1\n3:memory:/job_1/step_0\n0::/\n", "memory/job_1/step_0/memory.limit_in_bytes"),
         ("3:memory:/of/the/host\n", "memory/memory.limit_in_bytes"),
+        ("0::/\n", "memory.max"),
     ],
 )
 def test_a_memory_cache_takes_half_of_what_the_cgroup_grants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, file: str
 ) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    write_tree(tmp_path, {"own": text.encode(), "job_1/step_0/memory.max": b"max\n", file: b"300000000\n"})
-    monkeypatch.setattr(cachefile, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(cachefile, "_OWN_CGROUPS", tmp_path / "own")
+    used = "memory.usage_in_bytes" if "limit_in" in file else "memory.current"
+    group = {"job_1/step_0/memory.max": b"max\n", file: b"300000000\n", f"{Path(file).parent}/{used}": b"1\n"}
+    write_tree(tmp_path, {"proc/self/cgroup": text.encode(), **{f"sys/fs/cgroup/{name}": what for name, what in group.items()}})
+    monkeypatch.setattr(cachefile, "memory_group", lambda: memory_group(tmp_path))
     assert memory_limit() == 150_000_000
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     assert memory_limit() == 50_000_000
@@ -830,6 +833,5 @@ def test_a_memory_cache_takes_half_of_what_the_cgroup_grants(
 
 def test_without_a_cgroup_a_memory_cache_takes_half_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.setattr(cachefile, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(cachefile, "_OWN_CGROUPS", tmp_path / "none")
+    monkeypatch.setattr(cachefile, "memory_group", lambda: memory_group(tmp_path))
     assert memory_limit() == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

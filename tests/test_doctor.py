@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import packer
+from packer.cgroup import MemoryGroup
 from packer.cli.app import run
-from packer.doctor.cgroup import MemoryGroup
 from packer.doctor.data import DataFacts, Probe, look_at_data
 from packer.doctor.facts import Facts, gather
 from packer.doctor.finding import Finding

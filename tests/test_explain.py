@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 import packer
 from packer import Explanation, SystemSnapshot, explain
-from packer.doctor.cgroup import MemoryGroup, memory_group
+from packer.cgroup import MemoryGroup, control_groups
 from packer.doctor.evidence import short_mappings
 from packer.doctor.explain import CAUSES
 from packer.doctor.snapshot import Space, default_start_method
@@ -42,11 +43,12 @@ def kills(count: int) -> MemoryGroup:
 # --------------------------------------------------------------------------------------------------------- provoked for real
 
 
-def provoke(folder: Path, *names: str, prefix: str = "") -> dict[str, Any]:
+def provoke(folder: Path, *names: str, prefix: str = "", wrapper: Sequence[str] = ()) -> dict[str, Any]:
     code = f"{prefix} exec {sys.executable} -m tests.cases.provoked {' '.join(map(repr, names))}"
     environment = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
-    wrapped = ["unshare", "-rm", "sh", "-c", code] if prefix else ["sh", "-c", code]
-    done = subprocess.run(wrapped, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [*wrapper, "sh", "-c", code], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -112,10 +114,42 @@ def test_batches_that_do_not_fit_into_shared_memory_are_told(tmp_path: Path) -> 
         or subprocess.run(["unshare", "-rm", "sh", "-c", f"{mount} true"], capture_output=True).returncode
     ):
         pytest.skip("no mount namespace may be made here")
-    found = provoke(tmp_path, "large batches", prefix=mount)["large batches"]
+    found = provoke(tmp_path, "large batches", prefix=mount, wrapper=["unshare", "-rm"])["large batches"]
     assert found["cause"] == "shared_memory_full", found
     assert any("/dev/shm has 1.0 MB" in fact for fact in found["evidence"])
     assert "--shm-size" in found["text"]
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of its own with little memory, below that of this process, where one may be made."""
+    for version, group in control_groups(Path("/"), "memory"):
+        made = Path(group[0], f"packer-test-{os.getpid()}")
+        limit = "memory.max" if version == 2 else "memory.limit_in_bytes"
+        try:
+            made.mkdir()
+        except OSError:
+            continue
+        try:
+            Path(made, limit).write_text(str(800 << 20))
+            yield made
+            return
+        except OSError:  # the controller is not handed down
+            continue
+        finally:
+            made.rmdir()
+    pytest.skip("no control group with a memory limit may be made here")
+
+
+@LINUX
+def test_a_worker_that_the_kernel_killed_for_lack_of_memory_is_told(tmp_path: Path, small_group: Path) -> None:
+    found = provoke(tmp_path, "memory of the group", prefix=f"echo $$ > {small_group}/cgroup.procs &&")
+    case = found["memory of the group"]
+    assert (case["cause"], case["likelihood"]) == ("out_of_memory", "certain"), case
+    assert any("was ended by SIGKILL" in fact for fact in case["evidence"])
+    assert any("the kernel killed 1 process of this control group for lack of memory" in fact for fact in case["evidence"]), (
+        case
+    )
 
 
 UNGUARDED = """
@@ -281,51 +315,6 @@ def test_a_bus_error_is_told_apart_by_shared_memory() -> None:
     assert causes == ["shared_memory_full", "bus_error_mapped_file", "shared_memory_full"]
 
 
-def write(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-def test_limits_and_kills_of_a_control_group_version_2_are_read(tmp_path: Path) -> None:
-    """The limit stands above the group, as Slurm sets it; the kills are those of the group."""
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/job/step\n",
-            "sys/fs/cgroup/job/memory.max": "1000000\n",
-            "sys/fs/cgroup/job/memory.current": "900000\n",
-            "sys/fs/cgroup/job/memory.peak": "950000\n",
-            "sys/fs/cgroup/job/memory.events": "oom 9\noom_kill 9\n",
-            "sys/fs/cgroup/job/step/memory.max": "max\n",
-            "sys/fs/cgroup/job/step/memory.current": "5\n",
-            "sys/fs/cgroup/job/step/memory.events": "low 0\noom 4\noom_kill 3\noom_group_kill 7\n",
-        },
-    )
-    assert memory_group(root) == MemoryGroup(2, 1_000_000, 900_000, 950_000, 3)
-
-
-def test_limits_and_kills_of_a_control_group_version_1_are_read(tmp_path: Path) -> None:
-    """Inside a container the group is the mount itself, though its name is that of the host; the largest number is no limit."""
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "9:name=systemd:/\n4:cpu,memory:/docker/abc\n0::/\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-            "sys/fs/cgroup/memory/memory.usage_in_bytes": "77\n",
-            "sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
-        },
-    )
-    assert memory_group(root) == MemoryGroup(1, None, 77, None, 2)
-
-
-@pytest.mark.parametrize("text", ["", "0::/../other\n", "nonsense"])
-def test_a_machine_without_control_groups_has_none(tmp_path: Path, text: str) -> None:
-    assert memory_group(write(tmp_path, {"proc/self/cgroup": text})) is None
-
-
 @LINUX
 def test_a_file_is_short_only_where_pages_of_its_mapping_are_gone(tmp_path: Path) -> None:
     sound, cut = tmp_path / "sound", tmp_path / "cut"
@@ -334,7 +323,9 @@ def test_a_file_is_short_only_where_pages_of_its_mapping_are_gone(tmp_path: Path
     lines = "".join(
         f"{start:x}-{start + 8192:x} r--s 00000000 fe:00 1 {path}\n" for start, path in ((0, sound), (1 << 20, cut))
     )
-    found = short_mappings(write(tmp_path, {"maps": lines}) / "maps")
+    maps = tmp_path / "maps"
+    maps.write_text(lines)
+    found = short_mappings(maps)
     assert found == [f"{cut} is mapped up to byte 8,192 and has only 4,096 bytes"]
 
 

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
 
+from packer.cgroup import memory_group
 from packer.cpus import available_cpus
 
 __all__ = ["CpuClock", "available_memory", "describe_machine", "describe_versions", "file_system"]
@@ -64,8 +65,11 @@ def describe_versions() -> dict[str, str]:
 
 
 def available_memory() -> int:
-    """Bytes that can be had without swapping; 0 where the system does not tell."""
-    return _memory("MemAvailable")
+    """Bytes that can be had without swapping, in the control group too; 0 where the system does not tell."""
+    free, group = _memory("MemAvailable"), memory_group()
+    if group and group.limit_bytes is not None and group.used_bytes is not None:
+        return min(free, max(0, group.limit_bytes - group.used_bytes))
+    return free
 
 
 def file_system(folder: Path) -> str:

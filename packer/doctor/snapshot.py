@@ -8,8 +8,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from packer.cgroup import MemoryGroup, memory_group
 from packer.cpus import available_cpus
-from packer.doctor.cgroup import MemoryGroup, memory_group
 
 __all__ = ["Space", "SystemSnapshot", "default_start_method"]
 

@@ -79,6 +79,12 @@ def outgrow() -> None:
     bytearray(1 << 30)
 
 
+def take_all() -> None:
+    """Of the memory of the control group: more than there is."""
+    held = [bytearray(os.urandom(1 << 20) * 64) for _ in range(100)]
+    del held
+
+
 def open_many() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
     opened = [open(os.devnull) for _ in range(99)]  # noqa: PTH123
@@ -141,6 +147,7 @@ CASES: dict[str, Callable[[], object]] = {
     "abort": loaded(Samples(give_up)),
     "exit": loaded(Samples(leave)),
     "memory limit": loaded(Samples(outgrow)),
+    "memory of the group": loaded(Samples(take_all)),
     "files in the worker": loaded(Samples(open_many)),
     "files in the parent": kept_batches,
     "truncated file": loaded(Samples(read_cut_file)),

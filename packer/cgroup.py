@@ -1,6 +1,6 @@
-"""The control group that this process is in: how much memory it may have, and how often the kernel killed for that.
+"""The control group that this process is in: how much memory and time it may have, and how often the kernel killed for that.
 
-A container and a Slurm or Kubernetes job are control groups. The limit may stand at the group itself or at one above it; the
+A container and a Slurm or Kubernetes job are control groups. A limit may stand at the group itself or at one above it; the
 counter of kills counts the victims in a group and below it.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-__all__ = ["MemoryGroup", "memory_group"]
+__all__ = ["MemoryGroup", "control_groups", "cpu_quota", "memory_group"]
 
 _NO_LIMIT = 1 << 60  # version 1 says "no limit" with the largest number of pages
 
@@ -46,15 +46,43 @@ def memory_group(root: Path = Path("/")) -> MemoryGroup | None:
     Args:
         root: where ``proc`` and ``sys`` are found; another one in tests.
     """
-    for version, group in _candidates(root):
+    for version, group in control_groups(root, "memory"):
         found = _read(version, group)
         if found is not None:
             return found
     return None
 
 
-def _candidates(root: Path) -> Iterator[tuple[int, list[Path]]]:
-    """The group and those above it, for each version that is there."""
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """CPUs of time that the group, or one above it, grants at most; ``None`` for no limit.
+
+    Args:
+        root: where ``proc`` and ``sys`` are found; another one in tests.
+    """
+    quotas = [_quota(version, folder) for version, group in control_groups(root, "cpu") for folder in group]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota(version: int, folder: Path) -> float | None:
+    try:
+        if version == 2:
+            quota, period = map(int, Path(folder, "cpu.max").read_text(encoding="ascii").split())
+        else:
+            quota, period = (
+                int(Path(folder, f"cpu.cfs_{name}_us").read_text(encoding="ascii")) for name in ("quota", "period")
+            )
+        return quota / period if quota > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):  # ValueError: "max", which is no limit
+        return None
+
+
+def control_groups(root: Path, controller: str) -> Iterator[tuple[int, list[Path]]]:
+    """For each version that is there, the folders of the group that this process is in and of those above it.
+
+    Args:
+        root: where ``proc`` and ``sys`` are found; another one in tests.
+        controller: ``"memory"``, ``"cpu"`` ...
+    """
     try:
         lines = Path(root, "proc/self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -62,8 +90,8 @@ def _candidates(root: Path) -> Iterator[tuple[int, list[Path]]]:
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if "memory" in controllers.split(","):
-            yield 1, _upwards(Path(root, "sys/fs/cgroup/memory"), path)
+        if controller in controllers.split(","):
+            yield 1, _upwards(Path(root, "sys/fs/cgroup", controller), path)
     for line in lines:
         if line.startswith("0::"):
             for mount in ("sys/fs/cgroup", "sys/fs/cgroup/unified"):
