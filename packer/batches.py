@@ -60,12 +60,7 @@ def read_arrays(
             store.path, f"not enough memory for a batch of {len(numbers):,} samples, {size:,} bytes"
         ) from None
     rows = batch.reshape(-1).view(np.uint8).data
-    size = header.body_bytes
-    for i, (number, record) in enumerate(zip(numbers, records, strict=True)):
-        check()
-        if not store.read_array_into(number, record, head, rows[i * size : (i + 1) * size]):
-            return None
-    return batch
+    return batch if store.read_arrays_into(numbers, records, head, rows, check) else None
 
 
 def _is_plain(header: Header) -> bool:

@@ -33,7 +33,7 @@ class _Lease:
 
 
 class BufferPool:
-    """Gives out arrays, and keeps the memory of up to four that were let go of.
+    """Gives out arrays, and keeps the memory of some that were let go of: up to four, unless it is asked for more.
 
     Threads can share it, and a forked child has a pool of its own.
     """
@@ -41,6 +41,11 @@ class BufferPool:
     def __init__(self) -> None:
         # Its single steps are atomic. No lock: a finaliser may run at any moment, in the thread that holds it.
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=_MAX_FREE)
+
+    def keep(self, count: int) -> None:
+        """Keep at least so many from now on: as somebody holds at once. Of more, some would be made anew in each epoch."""
+        if count > (self._free.maxlen or 0):
+            self._free = deque(self._free, count)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array of a native dtype, row-major, with any content. Nobody else gets its memory while a view of it lives.
@@ -52,8 +57,11 @@ class BufferPool:
         buffer = self._take(size)
         lease = _Lease(buffer, shape, dtype)
         # Not at exit: what is held then is not given out again.
-        weakref.finalize(lease, self._free.append, buffer).atexit = False
+        weakref.finalize(lease, self._give_back, buffer).atexit = False
         return np.asarray(lease)
+
+    def _give_back(self, buffer: NDArray[np.uint8]) -> None:
+        self._free.append(buffer)
 
     def _take(self, size: int) -> NDArray[np.uint8]:
         while True:

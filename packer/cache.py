@@ -70,7 +70,7 @@ class Cache:
         try:
             place = self._place(index, record)
             if place is not None:
-                self.file.read_into(place, *buffers)
+                self.file.read_into(place, record.size, buffers)
         except _NO_USE:
             return False
         return place is not None

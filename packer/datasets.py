@@ -283,6 +283,10 @@ class PackedDataset(Dataset):
             error.add_note(f"in the transform of sample {number} ({self._store.name(number)!r}) of {self._store.path}")
             raise
 
+    def keep_buffers(self, count: int) -> None:
+        """Keep the memory of so many batches when they are let go of, for who holds so many at once."""
+        self._reader.keep_buffers(count)
+
     def with_pinned_batches(self) -> Self:
         """The same dataset, whose batches lie in pinned memory, from which an accelerator copies while the program goes on."""
         twin = copy.copy(self)

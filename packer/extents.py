@@ -81,7 +81,10 @@ class ExtentReader:
         if not size:
             self._require_inside(shard, offset, size)
             return
-        self._file(shard, offset, size).read_into(offset, *buffers)
+        file = self._files.get(shard)
+        if file is None or not 0 <= offset <= file.size_bytes - size:
+            file = self._file(shard, offset, size)
+        file.read_into(offset, size, buffers)
 
     def view(self, shard: int, offset: int, size: int) -> memoryview:
         """A range of bytes to look at, read-only, without a copy where the shards are mapped; raises as ``read`` does."""

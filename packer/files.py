@@ -7,7 +7,7 @@ import mmap
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -175,18 +175,20 @@ class OpenFile:
         if len(data) == size:
             return data
         whole = bytearray(size)
-        self.read_into(offset, memoryview(whole))
+        self.read_into(offset, size, (memoryview(whole),))
         return bytes(whole)
 
-    def read_into(self, offset: int, *buffers: memoryview) -> None:
-        """Fill writable buffers of bytes, one after the other, from one range of the file; raises as ``read`` does."""
-        done = self._read_some_into(offset, buffers)
+    def read_into(self, offset: int, size: int, buffers: Sequence[memoryview]) -> None:
+        """Fill writable buffers, ``size`` bytes in all, one after the other, from one range of the file; raises as ``read``."""
+        done = os.preadv(self._descriptor, buffers, offset) if self._lock is None else 0
+        if done == size:
+            return
         for buffer in buffers:
             filled = min(done, len(buffer))
             done -= filled
             offset += filled
             while filled < len(buffer):  # the kernel gives at most 2 GiB at once, a network file system sometimes less
-                count = self._read_some_into(offset, (buffer[filled:],))
+                count = self._read_some_into(offset, buffer[filled:])
                 if not count:
                     raise TruncatedFileError.sized(self.path, os.fstat(self._descriptor).st_size, self.size_bytes)
                 filled += count
@@ -215,11 +217,11 @@ class OpenFile:
             os.lseek(self._descriptor, offset, os.SEEK_SET)
             return os.read(self._descriptor, size)
 
-    def _read_some_into(self, offset: int, buffers: tuple[memoryview, ...]) -> int:
+    def _read_some_into(self, offset: int, buffer: memoryview) -> int:
         if self._lock is None:
-            return os.preadv(self._descriptor, buffers, offset)
-        data = self._read_some(self._lock, offset, len(buffers[0]))
-        buffers[0][: len(data)] = data
+            return os.preadv(self._descriptor, (buffer,), offset)
+        data = self._read_some(self._lock, offset, len(buffer))
+        buffer[: len(data)] = data
         return len(data)
 
     def identity(self) -> FileIdentity:
@@ -251,7 +253,7 @@ class MappedFile(OpenFile):
         """A private copy."""
         return self._map[offset : offset + size]
 
-    def read_into(self, offset: int, *buffers: memoryview) -> None:
+    def read_into(self, offset: int, size: int, buffers: Sequence[memoryview]) -> None:
         """Fill writable buffers of bytes, one after the other."""
         for buffer in buffers:
             buffer[:] = self._view[offset : offset + len(buffer)]

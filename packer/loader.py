@@ -114,6 +114,7 @@ class Loader(InEpochs):
     def __iter__(self) -> Iterator[Any]:
         # Each time anew, since a transform may have been set meanwhile.
         epochs, source = self._epochs, self.data.with_pinned_batches() if self.pin_memory else self.data
+        source.keep_buffers(self.threads + _READY + 1)  # the last is the one that the loop holds
         maker = BatchMaker(source, epochs.sampler.seed, skips=epochs.on_error == "skip")
         with ReadThreads(maker, self.threads) as threads:
             batches = threads.read(iter(epochs))
@@ -165,6 +166,7 @@ class ReadThreads:
         self._maker = maker
         self._asked: SimpleQueue[tuple[Ask, Wanted, Future[Read]] | None] = SimpleQueue()
         self._ends = False
+        self._main_thread = threading.main_thread()
         self._threads = [threading.Thread(target=self._work, name=f"packer-loader-{i}") for i in range(count)]
 
     def __enter__(self) -> ReadThreads:
@@ -211,7 +213,7 @@ class ReadThreads:
             try:
                 task = self._asked.get(timeout=_POLL_S)
             except Empty:
-                if not threading.main_thread().is_alive():  # the interpreter ends, and waits for this thread
+                if not self._main_thread.is_alive():  # the interpreter ends, and waits for this thread
                     return
                 continue
             if task is None:
@@ -224,5 +226,5 @@ class ReadThreads:
             del task, ask, wanted, future  # the batch is the loop's alone
 
     def _check(self) -> None:
-        if self._ends or not threading.main_thread().is_alive():
+        if self._ends or not self._main_thread.is_alive():
             raise _EndedError

@@ -61,6 +61,11 @@ class SampleReader:
         self._buffers = buffers or BufferPool()
         self.as_tensor = tensor_maker(options.output)
 
+    def keep_buffers(self, count: int) -> None:
+        """Keep the memory of so many batches when they are let go of."""
+        if isinstance(self._buffers, BufferPool):
+            self._buffers.keep(count)
+
     def with_pinned_batches(self) -> SampleReader:
         """A reader of the same whose batches lie in pinned memory, but where it arrives pickled in another process."""
         return SampleReader(self._store, self._options, PinnedBuffers())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -147,35 +147,60 @@ class Store:
             self._keep(index, record, header, body, self.cache)
         return whole
 
-    def read_array_into(self, index: int, record: Record, header: bytes, row: memoryview) -> bool:
-        """Read the elements of an ``.npy`` file straight to where they are wanted.
+    def read_arrays_into(
+        self,
+        numbers: Sequence[int],
+        records: Sequence[Record],
+        header: bytes,
+        rows: memoryview,
+        check: Callable[[], object],
+    ) -> bool:
+        """Read the elements of ``.npy`` files straight to where they are wanted, one after the other.
 
         Args:
-            index: number of the sample.
-            record: its record.
-            header: the header that its file is expected to have.
-            row: writable memory of bytes, exactly as many as that header promises.
+            numbers: of the samples.
+            records: of the samples.
+            header: the header that each of their files is expected to have.
+            rows: writable memory of bytes, for each sample exactly as many as that header promises.
+            check: called before each sample; what it raises ends the reading.
 
         Returns:
-            Whether the file is as expected; where it is not, there is nothing of value in ``row``.
+            Whether all files are as expected; where one is not, there is nothing of value in ``rows``.
 
         Raises:
             DatasetError: as ``payload``.
         """
+        # As little as can be is done for each sample: a long one drives the interpreter out of the processor's caches, and
+        # then each object that is looked at costs 0.1 us (ten calls a sample: a seventh of the speed with two threads).
+        cache, extents, labels, verify = self.cache, self.extents, self._valid_labels, self.verify
         scratch = bytearray(0 if self.manifest.header else len(header))
-        if record.size != len(scratch) + len(row):
-            return False
-        is_kept = self.cache is not None and self._has_filled(index, record, self.cache, scratch, row)
-        if not is_kept:
-            try:
-                self.extents.read_into(record.shard, record.offset, memoryview(scratch), row)
-            except (DatasetError, OSError) as error:
-                self._fail(index, record, error)
-        if not self.manifest.header and scratch != header:
-            return False
-        self._require_sound(index, record, header, row, is_kept)
-        if self.cache is not None and not is_kept:
-            self._keep(index, record, header, row, self.cache)
+        ahead = (memoryview(scratch),) if scratch else ()
+        begin = xxhash.xxh3_64(header)
+        size = len(rows) // len(records)
+        whole, end = len(scratch) + size, 0
+        for number, record in zip(numbers, records, strict=True):
+            if record.size != whole:
+                return False
+            if record.label not in labels:
+                raise self._no_label(number, record)
+        for number, record in zip(numbers, records, strict=True):
+            check()
+            row, end = rows[end : end + size], end + size
+            is_kept = cache is not None and self._has_filled(number, record, cache, scratch, row)
+            if not is_kept:
+                try:
+                    extents.read_into(record.shard, record.offset, *ahead, row)
+                except (DatasetError, OSError) as error:
+                    self._fail(number, record, error)
+            if scratch and scratch != header:
+                return False
+            if verify and not is_kept:
+                digest = begin.copy()
+                digest.update(row)
+                if digest.intdigest() != record.digest:
+                    raise self._other_bytes(number, record)
+            if cache is not None and not is_kept:
+                self._keep(number, record, header, row, cache)
         return True
 
     def head(self, index: int, record: Record, size: int) -> bytes:
@@ -232,9 +257,15 @@ class Store:
         self, index: int, record: Record, header: bytes, body: bytes | memoryview, is_compared: bool = False
     ) -> None:
         if self.verify and not is_compared and payload_digest(header, body) != record.digest:
-            raise self.corrupt(index, record, "its bytes are not those that were packed (the digest differs)")
+            raise self._other_bytes(index, record)
         if record.label not in self._valid_labels:
-            raise self.corrupt(index, record, f"its label {record.label} is that of no class")
+            raise self._no_label(index, record)
+
+    def _other_bytes(self, index: int, record: Record) -> CorruptSampleError:
+        return self.corrupt(index, record, "its bytes are not those that were packed (the digest differs)")
+
+    def _no_label(self, index: int, record: Record) -> CorruptSampleError:
+        return self.corrupt(index, record, f"its label {record.label} is that of no class")
 
     def _fail(self, index: int, record: Record, error: Exception) -> NoReturn:
         """Tell the training loop that the bytes of a sample could not be read."""

@@ -188,6 +188,18 @@ def test_whatever_is_held_and_let_go_of_nothing_held_is_overwritten(todo: list[t
     train(todo)
 
 
+def test_as_many_are_kept_as_were_asked_for_and_never_fewer() -> None:
+    pool = BufferPool()
+    pool.keep(7)
+    pool.keep(2)
+    held = [pool.empty(SHAPE, INT) for _ in range(9)]
+    before = {address(array) for array in held}
+    held.clear()
+    again = [pool.empty(SHAPE, INT) for _ in range(7)]
+    assert {address(array) for array in again} <= before
+    assert not pool._free
+
+
 def with_a_finaliser_on_the_array(self: BufferPool, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """The trap: the array goes while slices of it live."""
     size = math.prod(shape) * dtype.itemsize

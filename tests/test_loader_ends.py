@@ -36,13 +36,13 @@ class Late(slowly):
         return number if number < 400 else self(number)
 def slow_threads(**options):
     data = open_dataset({path!r}, **options).subset(indices=list(range(10)) * 400)
-    read, done = data._store.read_array_into, []
+    read, done = data._store.extents.read_into, []
     def late(*arguments):
         done.append(0)
         if len(done) > 400:
             time.sleep(0.05)
         return read(*arguments)
-    data._store.read_array_into = late
+    data._store.extents.read_into = late
     return Loader(data, 400, threads=1)
 def make():
     if {kind!r} == "threads":

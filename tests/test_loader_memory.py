@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from packer import Loader, buffers, open_dataset
 from tests.cases.processes import run_script
 from tests.inputs import pack_here
 from tests.loading import array_tree, picture_tree
@@ -64,3 +66,17 @@ def test_private_memory_is_flat_over_twenty_epochs(tmp_path: Path) -> None:
     for name, rows in found.items():
         slopes = np.polyfit(np.arange(EPOCHS - SETTLED), np.array(rows[SETTLED:]), 1)[0]
         assert max(slopes) < 0.1, (name, rows)
+
+
+def test_threads_use_the_memory_of_their_batches_again_in_later_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory is zeroed by the kernel while a batch is read into it, which takes longer than the reading."""
+    data = open_dataset(pack_here(array_tree(tmp_path / "arrays", 48), "hdf5").output)
+    fresh: list[int] = []
+    real = buffers._allocate
+    monkeypatch.setattr(buffers, "_allocate", lambda size: (fresh.append(size), real(size))[1])
+    loader = Loader(data, 4, threads=5)
+    for _ in range(6):
+        for batch in loader:
+            del batch
+            time.sleep(0.002)  # as a training does, meanwhile batches wait
+    assert 5 < len(fresh) <= 5 + 2 + 1  # one for each thread, two that wait, and that of the loop
