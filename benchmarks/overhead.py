@@ -2,9 +2,13 @@
 
     python benchmarks/overhead.py [arrays] [pictures] [--count N] [--repeat 9] [--workers N] [--work DIR] [--json FILE]
 
-``make_loader`` is compared with ``resilient(make_loader(..., on_batch=...))`` whose workers print a line and warn now and then:
-the same dataset, order, transform and number of workers, in alternating rounds. Batches are of 64 arrays (3, 224, 224) or of as
-many pictures of 224 x 224 pixels. A timed epoch is compared by one value of every sample, and the epoch after it by all values.
+``make_loader`` whose workers are not listened to is compared with ``resilient(make_loader(..., on_batch=...))`` whose workers
+print a line and warn now and then: the same dataset, order, transform and number of workers, in alternating rounds. Batches are
+of 64 arrays (3, 224, 224) or of as many pictures of 224 x 224 pixels. A timed epoch is compared by one value of every sample,
+and the epoch after it by all values.
+
+Rounds of these differ by more than there is to be seen. So what a batch costs more is measured by itself, too: in CPU time of
+the process and its worker, with batches that hold nearly nothing; and shown as the share of the time that a real one takes.
 A budget that is missed is printed; the exit status is 1 only where data are wrong, and 2 where scikit-learn or torch is not
 installed.
 """
@@ -12,20 +16,34 @@ installed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import logging
+import math
+import multiprocessing
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from time import perf_counter
+from statistics import median
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from machine import CpuClock, count_cpus, describe_machine, describe_versions
 from options import positive_int
 from proof import WrongDataError
-from timing import Contender, Measure, Result, compare, format_setting, format_table, write_json_lines
+from timing import (
+    Contender,
+    Figure,
+    Measure,
+    Result,
+    compare,
+    format_figures,
+    format_setting,
+    format_table,
+    write_json_lines,
+)
 
 import packer
 from packer import EpochSampler, PackOptions, make_loader, open_dataset, pack_folder, resilient
@@ -36,6 +54,8 @@ if TYPE_CHECKING:
 COUNTS = {"arrays": 1500, "pictures": 1024}  # 900 and 60 MB
 SIZE = (224, 224)
 BUDGET = 0.98
+MOST_PERCENT = 2.0
+NEARLY_EMPTY = 400  # batches
 EVERY = 100  # samples, for a line
 DISTRIBUTIONS = ("numpy", "simplejpeg", "torch")
 
@@ -54,6 +74,87 @@ class Says:
             print(f"{self.calls} samples are made")
             warnings.warn("a sample has no metadata", RuntimeWarning, stacklevel=1)
         return value
+
+
+def be_deaf(worker: int) -> None:
+    """Have nobody hear what this worker says."""
+    from torch.utils.data import get_worker_info
+
+    info: Any = get_worker_info()
+    info.dataset._maker.ear = None
+
+
+@contextlib.contextmanager
+def hearing() -> Iterator[io.StringIO]:
+    """What workers say, in place of the terminal."""
+    log, heard = logging.getLogger("packer.workers"), io.StringIO()
+    handler = logging.StreamHandler(heard)
+    log.addHandler(handler)
+    log.propagate = False
+    try:
+        yield heard
+    finally:
+        log.removeHandler(handler)
+        log.propagate = True
+
+
+class Nothing:
+    """A dataset that costs nothing to read, and says something now and then."""
+
+    def __init__(self, samples: int, every: int) -> None:
+        self.samples = samples
+        self.says = Says(every)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, number: int) -> int:
+        value: int = self.says(number)
+        return value
+
+
+def total(samples: list[int]) -> int:
+    """A batch of next to nothing, by which it is known all the same."""
+    return sum(samples)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of those that it has started, so far; of these only where the system tells."""
+    seconds = process_time()
+    for worker in multiprocessing.active_children():
+        try:
+            seconds += int(Path(f"/proc/{worker.pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
+        except OSError:
+            continue
+    return seconds
+
+
+def costs_of_a_batch(batches: int, repeat: int) -> list[float]:
+    """Seconds of CPU time that surviving, logs and metrics take a batch more, one a round.
+
+    Raises:
+        WrongDataError: other batches came than were asked for.
+    """
+    told: list[packer.BatchMetrics] = []
+    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": True, "collate_fn": total}
+    plain = make_loader(Nothing(64 * batches, 0), 64, worker_init_fn=be_deaf, **options)
+    whole = resilient(make_loader(Nothing(64 * batches, EVERY), 64, on_batch=told.append, **options))
+
+    def run(loader: Any) -> float:
+        before = cpu_seconds()
+        found = sum(loader)
+        seconds = cpu_seconds() - before
+        if found != sum(range(64 * batches)):
+            raise WrongDataError("batches of nearly nothing: other samples came than were asked for")
+        return seconds / batches
+
+    with hearing():
+        for loader in (plain, whole):
+            run(loader)  # its worker is started
+        found = [(run(plain), run(whole)) for _ in range(repeat)]
+    if len(told) != batches * (repeat + 1):
+        raise WrongDataError(f"{len(told)} batches were told of, not {batches * (repeat + 1)}")
+    return [with_all - alone for alone, with_all in found]
 
 
 def contender(name: str, loader: Any, truth: Truth, budget: float | None = None) -> Contender:
@@ -105,12 +206,15 @@ def contender(name: str, loader: Any, truth: Truth, budget: float | None = None)
     return Contender(name, run, budget)
 
 
-def compare_part(part: str, work: Path, *, count: int, repeat: int, workers: int) -> list[Result]:
+def compare_part(
+    part: str, work: Path, costs: Sequence[float], *, count: int, repeat: int, workers: int
+) -> list[Result | Figure]:
     """Make the data, pack them, and time epochs.
 
     Args:
         part: ``arrays`` or ``pictures``.
         work: an existing folder; what is made in it stays.
+        costs: what a batch costs more, seconds of CPU time.
         count: number of files.
         repeat: number of rounds.
         workers: worker processes of each loader.
@@ -131,7 +235,8 @@ def compare_part(part: str, work: Path, *, count: int, repeat: int, workers: int
     samples = [data[i] for i in range(count)]
     truth = Truth(torch.stack([sample for sample, _ in samples]), torch.tensor([target for _, target in samples]))
     told: list[packer.BatchMetrics] = []
-    plain = make_loader(open_dataset(output, transform=Says(0), **options), BATCH, shuffle=True, num_workers=workers)
+    silent = open_dataset(output, transform=Says(0), **options)
+    plain = make_loader(silent, BATCH, shuffle=True, num_workers=workers, worker_init_fn=be_deaf)
     whole = resilient(
         make_loader(
             open_dataset(output, transform=Says(EVERY), **options),
@@ -141,11 +246,7 @@ def compare_part(part: str, work: Path, *, count: int, repeat: int, workers: int
             on_batch=told.append,
         )
     )
-    log, heard = logging.getLogger("packer.workers"), io.StringIO()
-    handler = logging.StreamHandler(heard)
-    log.addHandler(handler)
-    log.propagate = False
-    try:
+    with hearing() as heard:
         results = compare(
             contender(f"make_loader, {part}", plain, truth),
             [contender(f"resilient, with metrics and what workers say, {part}", whole, truth, BUDGET)],
@@ -153,12 +254,16 @@ def compare_part(part: str, work: Path, *, count: int, repeat: int, workers: int
             files=count,
             repeat=repeat,
         )
-    finally:
-        log.removeHandler(handler)
-        log.propagate = True
     if not (heard.getvalue() and sum(metrics.samples for metrics in told) == (2 * repeat + 1) * count and not whole.deaths):
         raise WrongDataError(f"{part}: nothing was heard of the workers, or {len(told)} batches were told of, or workers died")
-    return results
+    batch_s = median(results[0].baseline_seconds) / math.ceil(count / BATCH)
+    share = Figure(
+        f"CPU time of the same, of the time of a batch, {part}",
+        "%",
+        tuple(100 * cost / batch_s for cost in costs),
+        MOST_PERCENT,
+    )
+    return [*results, share]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -185,11 +290,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "options": {"count": options.count or COUNTS, "repeat": options.repeat, "workers": options.workers},
         }
         started = CpuClock.read()
-        results: dict[str, list[Result]] = {}
+        results: dict[str, list[Result | Figure]] = {}
+        batches = options.count or NEARLY_EMPTY
         try:
+            costs = costs_of_a_batch(batches, options.repeat)
             for part in options.parts or COUNTS:
                 count = options.count or COUNTS[part]
-                results[part] = compare_part(part, work, count=count, repeat=options.repeat, workers=options.workers)
+                results[part] = compare_part(part, work, costs, count=count, repeat=options.repeat, workers=options.workers)
         except WrongDataError as error:
             print(f"overhead.py: {error}", file=sys.stderr)
             return 1
@@ -198,7 +305,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
     setting["cpus_used_by_others"] = started.cpus_used_by_others(CpuClock.read())
     print(format_setting(setting))
-    print(format_table([result for found in results.values() for result in found]))
+    rows = [row for found in results.values() for row in found]
+    print(format_table([row for row in rows if isinstance(row, Result)]))
+    print(format_figures([row for row in rows if isinstance(row, Figure)]))
     if options.json:
         write_json_lines(options.json, setting, results)
     return 0
