@@ -2,18 +2,19 @@
 
 When one dies, torch raises from a signal handler, in whatever line the main process is at, and again in later ones: within a
 step of the training, while a checkpoint is written, or while the first of these errors is being dealt with. So it is not let
-watch. What it would be interrupted in, a thread ends from outside: a message that a dead worker has sent only half of, or a
-lock that it held.
+watch. It looks after its workers whenever a wait is over, and so waits a tenth of a second at a time. What it would be
+interrupted in, a thread ends from outside: a message that a dead worker has sent only half of, or a lock that it held.
 """
 
 from __future__ import annotations
 
 import contextlib
-import signal
+import os
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,10 @@ _MOMENTS, _MOMENT_S = 50, 0.01
 _SLICE_S = 0.1
 _STUCK_S = 1.0  # after a death
 _KILLED_S = 5.0
-_TIMED_OUT = "DataLoader timed out"  # torch has no class of its own for it
+_MOST_WATCHED = 60 if sys.platform == "win32" else None  # Windows waits for no more at once
+
+_register = getattr(signal_handling, "_set_worker_pids", None)
+_here = threading.local()  # whether this thread begins an iteration that torch shall not watch
 
 
 class WorkerDeathError(Exception):
@@ -81,7 +85,7 @@ class _Watch:
                 self._thread.join(1.0)
 
     def _attend(self) -> None:
-        connection.wait([worker.sentinel for worker in self._workers])
+        connection.wait([worker.sentinel for worker in self._workers[:_MOST_WATCHED]])
         death = time.monotonic()
         while (batches := self._batches()) is not None:
             is_ending, since = batches._shutdown, self._since
@@ -99,9 +103,22 @@ class _Watch:
         for worker in self._workers:
             worker.kill()
         connection.wait([worker.sentinel for worker in self._workers if worker.exitcode is None], _KILLED_S)
-        self._results._writer.close()  # the last one there is: half a message is at its end now
         with contextlib.suppress(ValueError):  # nobody holds it
             self._done._cond.release()
+        if sys.platform == "win32":
+            self._results._writer.close()
+            return
+        # Half a message is made whole by zeros, and is then no message. To close the pipe would not do: workers of another
+        # loader that were forked later have its writing end, too.
+        pipe = os.dup(self._results._writer.fileno())
+        try:
+            os.set_blocking(pipe, False)
+            while self._since is not None:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(pipe, bytes(1 << 16))
+                self._over.wait(_MOMENT_S)
+        finally:
+            os.close(pipe)
 
 
 def begin(loader: Any, start: Callable[[], Any]) -> Any:
@@ -111,32 +128,52 @@ def begin(loader: Any, start: Callable[[], Any]) -> Any:
         loader: the DataLoader.
         start: gives torch's iterator over it, or any other, which has no workers that could die. An iterator of torch's has
             then a context ``packer_watch``, in which the main process cannot wait for ever for a worker that has died.
+
+    Raises:
+        WorkerDeathError: of workers that persist one has died meanwhile, or does not answer.
     """
-    with _unheard(), getattr(loader._iterator, "packer_watch", contextlib.nullcontext()):  # of workers that persist
-        batches = start()
-        if getattr(batches, "_worker_pids_set", False):
-            signal_handling._remove_worker_pids(id(batches))
-            batches._worker_pids_set = False
-    if hasattr(batches, "_workers") and not hasattr(batches, "packer_watch"):
+    earlier = loader._iterator
+    if earlier is not None and _ended(earlier._workers):
+        raise WorkerDeathError(None)
+    if signal_handling is not None:
+        signal_handling._set_worker_pids = _register_unless_told
+    try:
+        _here.begins = True
+        with earlier.packer_watch if earlier is not None else contextlib.nullcontext():
+            batches = start()
+    except Exception as error:
+        if earlier is not None and (_has_lost(earlier._workers, error) or _is_of(earlier, error)):
+            raise WorkerDeathError(error) from error
+        raise
+    finally:
+        _here.begins = False
+    if hasattr(batches, "_workers") and batches is not earlier:
+        batches._worker_pids_set = False
+        batches._try_get_data = _in_slices(batches)
         batches.packer_watch = _Watch(batches)
     return batches
 
 
-@contextlib.contextmanager
-def _unheard() -> Iterator[None]:
-    """Keep torch's signal handler, which raises, for later."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
-        yield
-        return
-    signal_handling._set_SIGCHLD_handler()  # else it would keep ours for the one before its own
-    came: list[Any] = []
-    usual = signal.signal(signal.SIGCHLD, lambda *call: came.__setitem__(slice(None), call))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGCHLD, usual)
-        if came and callable(usual):
-            usual(*came)
+def _register_unless_told(key: int, processes: tuple[int, ...]) -> None:
+    """What torch calls to have its workers watched; for all other loaders as it was."""
+    if _register is not None and not getattr(_here, "begins", False):
+        _register(key, processes)
+
+
+def _in_slices(batches: Any) -> Callable[..., tuple[bool, Any]]:
+    """torch's way to wait for something from a worker, after each part of which it looks whether all are alive."""
+    own = weakref.ref(batches)  # a circle would leave the end of the workers to the garbage collector
+
+    def try_get_data(timeout: float = 5.0) -> tuple[bool, Any]:
+        end = time.monotonic() + timeout
+        batches: Any = own()
+        while True:
+            left = end - time.monotonic()
+            is_there, data = type(batches)._try_get_data(batches, max(0.001, min(_SLICE_S, left)))
+            if is_there or left <= _SLICE_S:
+                return is_there, data
+
+    return try_get_data
 
 
 def dead_workers(batches: Any) -> list[Any]:
@@ -153,6 +190,7 @@ def next_batch(batches: Any) -> Any:
 
     Raises:
         WorkerDeathError: a worker has died, or is beyond the timeout.
+        RuntimeError: a sample has raised ``StopIteration``, which would end the loop.
         Exception: what a sample has raised.
     """
     workers = getattr(batches, "_workers", None)
@@ -162,29 +200,24 @@ def next_batch(batches: Any) -> Any:
         raise WorkerDeathError(None)
     try:
         with batches.packer_watch:
-            return _wait(batches)
+            return next(batches)
+    except StopIteration as end:
+        if _is_of(batches, end):
+            return NOTHING_LEFT
+        raise RuntimeError(f"a sample raised StopIteration: {end}") from end
     except Exception as error:  # torch raises what a sample has raised, too
-        if not _has_lost(workers, error) and _TIMED_OUT not in str(error):
+        is_timeout = batches._timeout > 0 and isinstance(error, RuntimeError) and _is_of(batches, error)
+        if not is_timeout and not _has_lost(workers, error):
             raise
         raise WorkerDeathError(error) from error
 
 
-def _wait(batches: Any) -> Any:
-    """The next batch, within the loader's timeout. torch looks after its workers when a wait is over, so it has slices."""
-    limit = batches._timeout
-    end = time.monotonic() + (limit or float("inf"))
-    try:
-        while True:
-            batches._timeout = min(_SLICE_S, max(0.001, end - time.monotonic()))
-            try:
-                return next(batches, NOTHING_LEFT)
-            except RuntimeError as error:
-                if _TIMED_OUT not in str(error):
-                    raise
-                if time.monotonic() >= end:
-                    raise RuntimeError(f"{_TIMED_OUT} after {limit:g} seconds") from error
-    finally:
-        batches._timeout = limit
+def _is_of(batches: Any, error: BaseException) -> bool:
+    """Whether torch's iterator has raised this itself, and not a sample, a sampler or another loader."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_locals.get("self") is batches
 
 
 def _has_lost(workers: Any, error: Exception) -> bool:

@@ -12,7 +12,8 @@ and the samples that the worker held.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, begin, dead_workers, next_batch
@@ -40,7 +41,6 @@ _DEATHS_UNTIL_ALONE = 2  # of workers that had the next batch to make; then one 
 _DEATHS_ON_ONE_BATCH = 5  # then it is the batch that kills
 _SHOWN_SAMPLES = 8
 _SHOWN_SUSPECTS = 1000
-_TORCH_SAYS = "DataLoader worker (pid", "DataLoader timed out"  # it has no classes for these errors
 _END_S = 5.0
 _ANSWER_S = 10.0  # that workers with nothing to do have to say that they begin
 
@@ -242,15 +242,10 @@ def _start(workers: DataLoader[Any]) -> Any:
     Raises:
         WorkerDeathError: a worker has died meanwhile.
     """
-    batches: Any = workers._iterator
-    if batches is not None:
-        batches._timeout = min(batches._timeout, _ANSWER_S)
-    try:
-        batches = begin(workers, lambda: iter(workers))
-    except RuntimeError as error:
-        if not str(error).startswith(_TORCH_SAYS):
-            raise
-        raise WorkerDeathError(error) from error
+    earlier: Any = workers._iterator
+    if earlier is not None:
+        earlier._timeout = min(earlier._timeout or _ANSWER_S, _ANSWER_S)
+    batches = begin(workers, lambda: iter(workers))
     batches._timeout = workers.timeout
     return batches
 
@@ -272,8 +267,10 @@ def _kill(batches: Any) -> None:
         queue.close()
 
 
-def _end(batches: Any) -> None:
+def _end(batches: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
     """End an iterator at the end of a loop, or where it was left."""
+    if is_finalizing():  # multiprocessing has ended the workers, and the modules are gone
+        return
     if any(not worker.is_alive() for worker in batches._workers) and not batches._shutdown:
         _kill(batches)
         return

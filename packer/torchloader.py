@@ -197,11 +197,16 @@ class WorkerLoader(InEpochs, _Base):
         epochs = self._epochs
         self._asks.iteration += 1
         iteration = self._asks.iteration
-        batches: Any = None
-        ending: weakref.finalize[..., Any] | None = None
+        batches: Any = self._iterator  # of workers that persist
+        ending = self._ending if batches is not None else None
+        ends = not self.persistent_workers
         self._batches.allow(iteration)
         try:
-            batches = begin(self, start)
+            try:
+                batches = begin(self, start)
+            except WorkerDeathError as death:
+                ends = True
+                raise self._died(batches, death) from death.error
             ending = self._ending_of(batches, iteration)
             while True:
                 if self.persistent_workers and iteration != self._asks.iteration:
@@ -210,6 +215,7 @@ class WorkerLoader(InEpochs, _Base):
                 try:
                     made = next_batch(batches)
                 except WorkerDeathError as death:
+                    ends = True
                     raise self._died(batches, death) from death.error
                 if made is NOTHING_LEFT:
                     break
@@ -220,16 +226,18 @@ class WorkerLoader(InEpochs, _Base):
         finally:
             self._batches.leave(iteration)
             # Not left to its destructor: the frames of an exception would keep the workers.
-            if ending is not None and not self.persistent_workers:
+            if ending is not None and ends:
                 ending()
+                self._iterator = None  # the next iteration has workers of its own
             if hasattr(batches, "close"):
                 batches.close()
 
     def _died(self, batches: Any, death: WorkerDeathError) -> WorkerDiedError:
         dead = dead_workers(batches)
-        who = ", ".join(f"worker {batches._workers.index(worker)} (pid {worker.pid})" for worker in dead) or "a worker"
+        who = ", ".join(f"worker {batches._workers.index(worker)} (pid {worker.pid})" for worker in dead)
+        what = f"{who} died." if dead else "the workers gave nothing."
         why = explain(dead[0] if dead else death.error, since=self._before)
-        return WorkerDiedError(f"{who} died. {why} packer.resilient(loader) goes on when workers die.")
+        return WorkerDiedError(f"{what} {why} packer.resilient(loader) goes on when workers die.")
 
     def _ending_of(self, batches: Any, iteration: int) -> weakref.finalize[..., Any] | None:
         """What ends the workers of torch's iterator: to be called, or called when this loader goes.

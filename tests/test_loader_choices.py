@@ -278,10 +278,7 @@ def test_a_sample_that_hangs_is_an_error_and_sigterm_ends_its_worker() -> None:
     loader = made("1 worker", Stuck(8), 2, timeout=1)
     with pytest.raises(RuntimeError, match="timed out after 1 seconds"):
         list(loader)
-    (worker,) = loader._iterator._workers  # type: ignore[union-attr]
-    worker.terminate()
-    worker.join(30)
-    assert worker.exitcode is not None
+    assert multiprocessing.active_children() == []  # torch sends it SIGTERM, and nothing else
 
 
 def test_the_function_of_the_user_is_called_after_our_own_setting_up() -> None:

@@ -249,6 +249,13 @@ def test_a_second_loop_with_persistent_workers_ends_the_first_by_an_error(kind: 
     assert numbers(second) == [[2, 3], [4, 5]]
 
 
+def pretend_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "is_available": True, "current_device_index": 0, "set_device_index": None, "current_accelerator": torch.device("cuda")
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.accelerator, name, lambda *_, value=value: value)
+
+
 class Pinnable(list[int]):
     """A batch that can be put into pinned memory where there is none."""
 
@@ -265,10 +272,7 @@ def as_pinnable(samples: Sequence[torch.Tensor]) -> Pinnable:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_that_a_thread_pins_go_on_as_well(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "is_available": True, "current_device_index": 0, "set_device_index": None, "current_accelerator": torch.device("cuda")
-    }.items():  # fmt: skip
-        monkeypatch.setattr(torch.accelerator, name, lambda *_, value=value: value)
+    pretend_pinned_memory(monkeypatch)
     loader = started(kind, Numbers(16), pin_memory=True, collate_fn=as_pinnable, persistent_workers=False)
     found = []
     for batch in loader:
@@ -329,6 +333,23 @@ def test_half_a_message_of_a_dead_worker_is_waited_for_no_longer_than_a_moment(k
     assert time.monotonic() - start < 30
 
 
+def test_half_a_message_is_no_hang_though_another_loader_was_forked_meanwhile(tmp_path: Path) -> None:
+    """Its workers have the pipe of the first one, too."""
+
+    class Long(Numbers):
+        def __getitem__(self, number: int) -> Any:
+            return bytes([super().__getitem__(number)[0]]) * 3_000_000
+
+    data = Long(16, at9=only_once(die_in_the_middle_of_a_message, tmp_path))
+    train = iter(started("DataLoader", data, collate_fn=list))
+    found = [next(train)]
+    other = iter(started("DataLoader", Numbers(20)))
+    next(other)
+    found += train
+    assert [sample[0] for batch in found for sample in batch] == list(range(16))
+    assert len(list(other)) == 9
+
+
 def hold_what_torch_ends_workers_with() -> None:
     """Have this worker hold the lock of the event by which torch ends workers, until it is killed a second later."""
     frame: Any = sys._getframe()
@@ -375,6 +396,83 @@ def error_of(loader: Any) -> str:
 
 def fails() -> None:
     {}["no such"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_that_speaks_as_torch_does_is_no_death_and_no_timeout(kind: str) -> None:
+    def fail() -> None:
+        raise RuntimeError("DataLoader timed out after 600 seconds, DataLoader worker (pid 7) exited unexpectedly")
+
+    loader = started(kind, Numbers(8, at3=fail), persistent_workers=False)
+    with pytest.raises(RuntimeError, match="pid 7"):
+        numbers(loader)
+    assert loader.deaths == 0
+
+
+def test_a_sampler_whose_own_loader_is_too_late_is_no_death() -> None:
+    class Sampler:
+        def __iter__(self) -> Iterator[int]:
+            yield from range(6)
+            yield from DataLoader(Numbers(1, at0=lambda: time.sleep(5)), num_workers=1, timeout=0.2)  # type: ignore[misc]
+
+        def __len__(self) -> int:
+            return 7
+
+    loader = started("DataLoader", Numbers(8), 1, sampler=Sampler(), timeout=0.2)
+    with pytest.raises(RuntimeError, match="timed out after"):
+        numbers(loader)
+    assert loader.deaths == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_that_raises_stop_iteration_does_not_end_the_epoch_in_silence(kind: str) -> None:
+    def stop() -> None:
+        raise StopIteration
+
+    loader = started(kind, Numbers(8, at7=stop), persistent_workers=False)  # of the last batch
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        numbers(loader)
+    assert loader.deaths == 0
+
+
+def test_the_timeout_counts_anew_for_each_batch_that_arrives() -> None:
+    """As torch counts it: the first batch takes longer than the timeout, while others come."""
+    loader = started("DataLoader", Numbers(6, at0=lambda: time.sleep(1.3)), 1, timeout=1, collate_fn=slowly)
+    assert [int(batch[0]) for batch in loader] == list(range(6))
+    assert loader.deaths == 0
+
+
+def slowly(samples: list[torch.Tensor]) -> torch.Tensor:
+    time.sleep(0.3)
+    return samples[0]
+
+
+def test_a_pinning_thread_that_ends_ends_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_pinned_memory(monkeypatch)
+    monkeypatch.setattr(threading, "excepthook", lambda end: None)
+    loader = started("DataLoader", Numbers(8, at4=lambda: None), pin_memory=True, collate_fn=unreadable_at_4, timeout=0)
+    with pytest.raises(RuntimeError, match="Pin memory thread exited unexpectedly"):
+        list(loader)
+
+
+class Unreadable:
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def unreadable_at_4(samples: list[torch.Tensor]) -> Any:
+    return Unreadable() if samples[0][0] == 4 else as_pinnable(samples)
+
+
+def test_a_death_between_two_epochs_is_told_by_the_loader_itself_which_then_starts_anew() -> None:
+    options: Any = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "fork", "timeout": 600}
+    loader = make_loader(Numbers(8), 2, **options)
+    first = numbers(loader)
+    victim = multiprocessing.active_children()[0]
+    kill(victim)
+    with pytest.raises(WorkerDiedError, match=rf"worker \d \(pid {victim.pid}\) died\. killed"):
+        numbers(loader)
+    assert numbers(loader) == first
 
 
 @pytest.mark.parametrize("kind", KINDS)
