@@ -22,12 +22,13 @@ from packer.model import TYPES_BY_NAME, Extent, Kept, Sample, display_name
 from packer.options import OnProgress, Progress
 from packer.plan import ShardLimits, WritePlan
 from packer.proof import find_wrong_payload
-from packer.syncing import sync_file
+from packer.syncing import begin_sync, sync_file
 
 __all__ = ["Assembly", "Labelling"]
 
 OnShard = Callable[[FinishedShard], None]
 _TICK_S = 0.1
+_BEGIN_SYNC_BYTES = 16 << 20  # of payloads, each time
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Assembly:
         self._concluding: Future[None] | None = None
         self._threads = ThreadPoolExecutor(3, thread_name_prefix="packer-shard")
         self.payload_bytes = 0
+        self._begun_bytes = 0  # of them that the disk was asked to take
         plan = WritePlan(
             folder=staging.folder,
             sizes=sizes,
@@ -121,6 +123,9 @@ class Assembly:
         self._index.append(name, label, verdict)
         self._chain.add(name, label, verdict)
         self.payload_bytes += verdict.size_bytes
+        if self.payload_bytes - self._begun_bytes >= _BEGIN_SYNC_BYTES:
+            begin_sync(self._writer.path)
+            self._begun_bytes = self.payload_bytes
 
     def commit(self, options: dict[str, Any], on_progress: OnProgress) -> Manifest:
         """Complete the output and put it under its final name. The report must be closed.

@@ -9,9 +9,25 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["sync_file", "sync_file_system", "sync_folder"]
+__all__ = ["begin_sync", "sync_file", "sync_file_system", "sync_folder"]
 
 _IS_WINDOWS = sys.platform == "win32"
+_START_WRITING = 2  # SYNC_FILE_RANGE_WRITE of <linux/fs.h>: no waiting, and no error is taken away from a later fsync
+
+
+def begin_sync(path: Path) -> None:
+    """Have the system begin to bring to the disk what a file has so far, so that less is left to wait for in the end; returns
+    at once. It never fails: where the system cannot be asked, it does so when it likes.
+    """
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    with contextlib.suppress(OSError, AttributeError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            library.sync_file_range(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(_START_WRITING))
+        finally:
+            os.close(descriptor)
 
 
 def sync_file(path: Path) -> None:

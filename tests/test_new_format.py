@@ -36,7 +36,8 @@ from packer.model import Extent
 class _Writer:
     def __init__(self, plan):
         self._plan = plan
-        self._file = Path(plan.folder, "payloads.bin").open("wb")
+        self.path = Path(plan.folder, "payloads.bin")
+        self._file = self.path.open("wb")
         self._extents = []
 
     def append(self, sample, payload):
@@ -46,7 +47,7 @@ class _Writer:
 
     def finish(self):
         self._file.close()
-        self._plan.shard_done(Path(self._file.name), self._extents)
+        self._plan.shard_done(self.path, self._extents)
 
     def close(self):
         self._file.close()

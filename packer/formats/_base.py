@@ -26,6 +26,10 @@ __all__ = ["Candidates", "Estimate", "Format", "NativeSample", "Writer", "fill"]
 class Writer(Protocol):
     """Writes one container. Nothing is renamed or synced here; that is the business of ``packer.commit``."""
 
+    @property
+    def path(self) -> Path:
+        """The file that is written to now."""
+
     def append(self, sample: Sample, payload: bytes) -> None:
         """Add the next payload. ``OSError`` where the file system refuses."""
 

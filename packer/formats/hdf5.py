@@ -81,6 +81,10 @@ class _Writer:
         self._name_ends = array("Q")
         self._header: bytes | None = None  # the header that all payloads so far share; empty once two differed
 
+    @property
+    def path(self) -> Path:
+        return self._path
+
     def append(self, sample: Sample, payload: bytes) -> None:
         if self._header is None:
             self._header = sample.header if _is_plain_array(sample.header) else b""

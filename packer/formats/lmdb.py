@@ -59,6 +59,10 @@ class _Writer:
         self._used = _SPARE
         self._uncommitted = 0
 
+    @property
+    def path(self) -> Path:
+        return self._path
+
     def append(self, sample: Sample, payload: bytes) -> None:
         self._used += _space(len(payload))
         with _errors_as_os_error():

@@ -90,6 +90,10 @@ class _Writer:
         self._offsets = array("Q")  # of the samples in this shard
         self._sizes = array("Q")
 
+    @property
+    def path(self) -> Path:
+        return Path(self._plan.folder, _shard_name(self._shards))
+
     def append(self, sample: Sample, payload: bytes) -> None:
         others = [("json", self._metadata(sample))]
         if sample.label != NO_LABEL:
@@ -113,7 +117,7 @@ class _Writer:
 
     def _write(self, key: str, members: list[tuple[str, bytes]]) -> None:
         if self._file is None:
-            self._file = self._shard_path().open("wb", buffering=_BUFFER)
+            self._file = self.path.open("wb", buffering=_BUFFER)
         for extension, data in members:
             self._file.write(_member_header(f"{key}.{extension}", len(data)))
             self._file.write(data)
@@ -126,13 +130,10 @@ class _Writer:
             self._file.write(bytes(_file_size(self._position) - self._position))
             self._file.close()
             self._file = None
-        self._plan.shard_done(self._shard_path(), self._extents())
+        self._plan.shard_done(self.path, self._extents())
         self._shards += 1
         self._position = 0
         del self._offsets[:], self._sizes[:]
-
-    def _shard_path(self) -> Path:
-        return Path(self._plan.folder, _shard_name(self._shards))
 
     def _extents(self) -> Iterator[Extent]:
         for offset, size in zip(self._offsets, self._sizes, strict=True):
