@@ -201,6 +201,7 @@ class WorkerLoader(InEpochs, _Base):
         ending = self._ending if batches is not None else None
         ends = not self.persistent_workers
         self._batches.allow(iteration)
+        epochs.wait()  # from here on: workers make the first batch while others are being started
         try:
             try:
                 batches = begin(self, start)
@@ -211,7 +212,6 @@ class WorkerLoader(InEpochs, _Base):
             while True:
                 if self.persistent_workers and iteration != self._asks.iteration:
                     raise RuntimeError("another iteration over this loader has begun, and persistent workers serve one only")
-                epochs.wait()
                 try:
                     made = next_batch(batches)
                 except WorkerDeathError as death:
@@ -221,6 +221,7 @@ class WorkerLoader(InEpochs, _Base):
                     break
                 if epochs.take(made):
                     yield made.batch
+                    epochs.wait()
                 del made
             epochs.end()
         finally:

@@ -380,15 +380,18 @@ def test_a_run_that_is_ended_at_any_of_ten_moments_leaves_nothing(driver: Driver
     for _ in range(2):  # the first one may be slow, and the moments would lie behind the end of the others
         assert driver.run()[:2] == (0, ["in"])
     statuses = {2: 130, 15: 143, 1: 129}
-    ended = 0
-    for moment in range(10):
-        number = (2, 15, 1)[moment % 3]
-        status, left, errors = driver.run(number, (moment + 0.5) / 12)
-        assert left == ["in"], (moment, left)
+    ended, share = 0, 1.0
+    for _ in range(30):
+        number = (2, 15, 1)[ended % 3]
+        status, left, errors = driver.run(number, share * (ended + 0.5) / 12)
+        assert left == ["in"], (ended, left)
         assert "Traceback" not in errors, errors
         assert status in (0, statuses[number]), errors
-        ended += status != 0
-    assert ended >= 8
+        if status == 0:  # it was done before, since the machine does more for this test than it did for the first runs
+            share *= 0.8
+        elif (ended := ended + 1) == 10:
+            break
+    assert ended == 10
     assert listing(driver.source) == before
     # A disk that takes no file of that size, at two points.
     for limit in (4_000, 20_000):

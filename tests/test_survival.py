@@ -35,7 +35,9 @@ KINDS = ("make_loader", "DataLoader")
 
 
 @pytest.fixture(autouse=True)
-def no_process_left() -> Iterator[None]:
+def no_process_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for module in (torch.utils.data._utils, torch.utils.data._utils.pin_memory):
+        monkeypatch.setattr(module, "MP_STATUS_CHECK_INTERVAL", 0.5)  # torch waits 5 s for what is gone
     yield
     for process in multiprocessing.active_children():
         process.join(5)
@@ -413,7 +415,7 @@ def test_a_sampler_whose_own_loader_is_too_late_is_no_death() -> None:
     class Sampler:
         def __iter__(self) -> Iterator[int]:
             yield from range(6)
-            yield from DataLoader(Numbers(1, at0=lambda: time.sleep(5)), num_workers=1, timeout=0.2)  # type: ignore[misc]
+            yield from DataLoader(Numbers(1, at0=lambda: time.sleep(2)), num_workers=1, timeout=0.2)  # type: ignore[misc]
 
         def __len__(self) -> int:
             return 7
@@ -437,13 +439,13 @@ def test_a_sample_that_raises_stop_iteration_does_not_end_the_epoch_in_silence(k
 
 def test_the_timeout_counts_anew_for_each_batch_that_arrives() -> None:
     """As torch counts it: the first batch takes longer than the timeout, while others come."""
-    loader = started("DataLoader", Numbers(6, at0=lambda: time.sleep(1.3)), 1, timeout=1, collate_fn=slowly)
+    loader = started("DataLoader", Numbers(6, at0=lambda: time.sleep(1.0)), 1, timeout=1, collate_fn=slowly)
     assert [int(batch[0]) for batch in loader] == list(range(6))
     assert loader.deaths == 0
 
 
 def slowly(samples: list[torch.Tensor]) -> torch.Tensor:
-    time.sleep(0.3)
+    time.sleep(0.45)
     return samples[0]
 
 
