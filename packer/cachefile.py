@@ -252,9 +252,10 @@ def memory_limit() -> int:
     where that has less, divided among the processes that ``torchrun`` starts on a machine, since each has one of its own.
     """
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-    group = memory_group()
-    granted = group.limit_bytes if group and group.limit_bytes else _machine_bytes()
-    return min(granted, _machine_bytes()) // 2 // max(1, int(ranks) if ranks.isdecimal() else 1)
+    granted, group = _machine_bytes(), memory_group()
+    if group and group.limit_bytes is not None:
+        granted = min(granted, group.limit_bytes)
+    return granted // 2 // max(1, int(ranks) if ranks.isdecimal() else 1)
 
 
 def _machine_bytes() -> int:

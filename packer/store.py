@@ -142,7 +142,7 @@ class Store:
             whole = header + body if header else body
         except (DatasetError, OSError, MemoryError) as error:
             self._fail(index, record, error)
-        self._require_sound(index, record, b"", whole, is_kept)
+        self._require_sound(index, record, whole, is_kept)
         if self.cache is not None and not is_kept:
             self._keep(index, record, header, body, self.cache)
         return whole
@@ -229,7 +229,7 @@ class Store:
             body = self.extents.view(record.shard, record.offset, record.size)
         except (DatasetError, OSError, MemoryError) as error:
             self._fail(index, record, error)
-        self._require_sound(index, record, b"", body)
+        self._require_sound(index, record, body)
         return body
 
     def ask_ahead(self, numbers: Sequence[int], records: Sequence[Record]) -> None:
@@ -253,10 +253,8 @@ class Store:
         if self.verify or payload_digest(header, body) == record.digest:
             cache.add(index, record, *((body,) if self.manifest.header else (header, body)))
 
-    def _require_sound(
-        self, index: int, record: Record, header: bytes, body: bytes | memoryview, is_compared: bool = False
-    ) -> None:
-        if self.verify and not is_compared and payload_digest(header, body) != record.digest:
+    def _require_sound(self, index: int, record: Record, whole: bytes | memoryview, is_compared: bool = False) -> None:
+        if self.verify and not is_compared and payload_digest(b"", whole) != record.digest:
             raise self._other_bytes(index, record)
         if record.label not in self._valid_labels:
             raise self._no_label(index, record)

@@ -271,7 +271,7 @@ def _end(batches: Any, is_finalizing: Callable[[], bool] = sys.is_finalizing) ->
     """End an iterator at the end of a loop, or where it was left."""
     if is_finalizing():  # multiprocessing has ended the workers, and the modules are gone
         return
-    if any(not worker.is_alive() for worker in batches._workers) and not batches._shutdown:
+    if dead_workers(batches) and not batches._shutdown:
         _kill(batches)
         return
     with batches.packer_watch:

@@ -203,20 +203,12 @@ class WorkerLoader(InEpochs, _Base):
         self._batches.allow(iteration)
         epochs.wait()  # from here on: workers make the first batch while others are being started
         try:
-            try:
-                batches = begin(self, start)
-            except WorkerDeathError as death:
-                ends = True
-                raise self._died(batches, death) from death.error
+            batches = begin(self, start)
             ending = self._ending_of(batches, iteration)
             while True:
                 if self.persistent_workers and iteration != self._asks.iteration:
                     raise RuntimeError("another iteration over this loader has begun, and persistent workers serve one only")
-                try:
-                    made = next_batch(batches)
-                except WorkerDeathError as death:
-                    ends = True
-                    raise self._died(batches, death) from death.error
+                made = next_batch(batches)
                 if made is NOTHING_LEFT:
                     break
                 if epochs.take(made):
@@ -224,6 +216,11 @@ class WorkerLoader(InEpochs, _Base):
                     epochs.wait()
                 del made
             epochs.end()
+        except Exception as error:  # not by its name, which may be gone when a loop ends with the interpreter
+            if not isinstance(error, WorkerDeathError):
+                raise
+            ends = True
+            raise self._died(batches, error) from error.error
         finally:
             self._batches.leave(iteration)
             # Not left to its destructor: the frames of an exception would keep the workers.
