@@ -481,22 +481,6 @@ def test_output_that_cannot_be_printed_is_one_line(tmp_path: Path, packed: Path)
         assert "No space left" in line
 
 
-def test_closed_stdout_is_no_traceback(tmp_path: Path, packed: Path) -> None:
-    write_tree(tmp_path / "in", {"1.npy": npy([1])})
-    for arguments in (["info", packed], ["in", "-q"]):
-        command = pack_command(*arguments)
-        result = subprocess.run(
-            ["sh", "-c", 'exec "$@" >&-', "sh", *command],
-            cwd=tmp_path,
-            env=environment(),
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        assert "Traceback" not in result.stderr
-    assert result.returncode == 0
-
-
 def test_progress_goes_to_stderr_in_plain_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,14 @@ import contextlib
 import os
 import sys
 
+from packer.cli.streams import stand_by_streams
+
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command line and end the process with its status."""
+    stand_by_streams()
     try:
         from packer.cli.app import run
     except KeyboardInterrupt:  # Ctrl-C right away: there is nothing yet that could be told
@@ -21,6 +24,6 @@ def main() -> None:
     # Not through Python's own end, which takes every module of every library apart: a tenth of a second, a quarter of a small
     # job. All files are closed by now, and all threads and processes ended.
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream that is closed, or none at all
+        with contextlib.suppress(OSError, ValueError):  # one that is closed
             stream.flush()
     os._exit(status)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import io
 import os
 import signal
-import sys
 from types import FrameType
 
 import click
@@ -99,9 +97,6 @@ def app() -> None:
 
 def run(args: list[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # it is None where the shell has closed it
-            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a job
     previous = {number: signal.signal(number, _terminate) for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN}
     try:
         status = app.main(args, prog_name="pack", standalone_mode=False)

@@ -169,7 +169,7 @@ def _show(findings: Findings, quiet: bool) -> None:
     from rich.text import Text
 
     buffer = io.StringIO()
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    is_terminal = sys.stdout.isatty()
     console = Console(file=buffer, force_terminal=is_terminal, width=None if is_terminal else 160, highlight=False)
     for one in tables(findings):
         console.print(Text(one.title, style="bold"), soft_wrap=True)  # a title of the table would be folded to its width
@@ -190,7 +190,7 @@ def _show(findings: Findings, quiet: bool) -> None:
 @contextlib.contextmanager
 def _display(quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """Progress on standard error, without the thread that others have: worker processes are forked while it is shown."""
-    if quiet or sys.stderr is None:
+    if quiet:
         yield lambda progress: None
         return
     if not sys.stderr.isatty():

@@ -157,7 +157,7 @@ def _watch(pid: int, seconds: float | None, html_file: Path | None, png_file: Pa
     else:
         if not runs:
             emit(f"process {pid} ended, {watch.seconds:.0f} s after the watching began")
-        elif interrupted or not _is_terminal(sys.stderr):
+        elif interrupted or not sys.stderr.isatty():
             emit(_table(watch))
         _show(findings)
     _write(watch, html_file, png_file)
@@ -199,10 +199,10 @@ def _table(watch: Watch) -> list[str]:
 @contextlib.contextmanager
 def _display(quiet: bool) -> Iterator[Callable[[Watch], None]]:
     """A table on standard error: one that refreshes on a terminal, and elsewhere a new one now and then."""
-    if quiet or sys.stderr is None:
+    if quiet:
         yield lambda watch: None
         return
-    if not _is_terminal(sys.stderr):
+    if not sys.stderr.isatty():
         yield _PlainTables()
         return
     from rich.console import Console
@@ -224,7 +224,3 @@ class _PlainTables:
             self._next = watch.seconds + _NEXT_LINES_S
             sys.stderr.write("\n".join([f"after {watch.seconds:.0f} s:", *_table(watch)]) + "\n")
             sys.stderr.flush()
-
-
-def _is_terminal(stream: Any) -> bool:
-    return stream is not None and stream.isatty()

@@ -51,6 +51,6 @@ class Findings:
 
     def _print(self, line: str) -> None:
         # A display on a terminal shows lines above itself, but on standard error: what goes elsewhere must still go there.
-        shown = sys.stdout if self._stdout is None or self._stdout.isatty() else self._stdout
+        shown = sys.stdout if self._stdout.isatty() else self._stdout
         with redirect_stdout(shown):
             emit(line)

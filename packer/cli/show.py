@@ -52,8 +52,6 @@ def emit(lines: Iterable[str] | str) -> None:
     Raises:
         OutputClosed: it takes no more.
     """
-    if sys.stdout is None:
-        return
     try:
         for line in [lines] if isinstance(lines, str) else lines:
             sys.stdout.write(line + "\n")
@@ -64,6 +62,5 @@ def emit(lines: Iterable[str] | str) -> None:
 
 def warn(message: str) -> None:
     """Print one message to standard error, as one line."""
-    if sys.stderr is not None:
-        sys.stderr.write(f"pack: {escape(message)}\n")
-        sys.stderr.flush()
+    sys.stderr.write(f"pack: {escape(message)}\n")
+    sys.stderr.flush()
