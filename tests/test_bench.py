@@ -290,9 +290,10 @@ def test_plots_without_matplotlib_are_one_message_with_the_cure(
 # ------------------------------------------------------------------------------------------------------- what is left behind
 
 # One interpreter, and a fork of it for each run: loading torch takes seconds. Each line of its input is a command: a signal's
-# number and a share of the time of the first run; or a limit of file size.
+# number, the step after which it is sent, and how many seconds after it; or a limit of file size. Steps are those of which the
+# progress tells: how long a run takes depends on what else the machine does.
 DRIVER = """
-import json, os, resource, signal, sys, time
+import contextlib, json, os, resource, signal, sys, time
 import torch
 from pathlib import Path
 from packer.bench import bench, measure, plan
@@ -305,19 +306,28 @@ bench.settings = lambda workers, caches: plan.settings(workers, caches)[::4]
 import packer.cli.bench, packer.bench.figure, packer.cli.inputs
 source, errors = sys.argv[1:]
 
-receiver, sender = os.pipe()
-remove_leftovers = bench.remove_leftovers
+class Steps:
+    count = wanted = 0
+    def __call__(self, progress=None):
+        if self.count == self.wanted:
+            os.write(self.sender, b"x")
+        self.count += 1
 
-def begin(parent):
-    os.write(sender, b"x")  # from here on a signal ends a run, and not what makes it here
-    return remove_leftovers(parent)
+steps = Steps()
+@contextlib.contextmanager
+def display(quiet):
+    yield steps
 
-bench.remove_leftovers = begin
+packer.cli.bench._display = display
 
-def start(limit=None):
+def start(step, limit):
+    receiver, steps.sender = os.pipe()
+    steps.wanted = step
     child = os.fork()
     if child:
-        os.read(receiver, 1)
+        os.close(steps.sender)
+        os.read(receiver, 1)  # nothing where the run has ended
+        os.close(receiver)
         return child
     status = 99
     try:
@@ -330,21 +340,18 @@ def start(limit=None):
         with judging_here():
             status = run(["bench", source, "-q", "--seconds", "60"])
     finally:
+        Path(errors + ".steps").write_text(str(steps.count))
         os._exit(status)
 
-whole = 0.0
 for line in sys.stdin:
-    number, share, limit = json.loads(line)
-    child = start(limit)
-    begun = time.monotonic()
+    number, step, seconds, limit = json.loads(line)
+    child = start(step, limit)
     if number:
-        time.sleep(whole * share)
+        time.sleep(seconds)
         os.kill(child, number)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code == 0 and not number and not limit:
-        whole = min(whole or 60.0, time.monotonic() - begun)
     left = sorted(name for name in os.listdir(os.path.dirname(source)))
-    print(json.dumps([code, left, Path(errors).read_text()]), flush=True)
+    print(json.dumps([code, left, Path(errors).read_text(), int(Path(errors + ".steps").read_text())]), flush=True)
 """
 
 
@@ -355,13 +362,15 @@ class Driver:
         command = [sys.executable, "-c", DRIVER, str(self.source), str(tmp_path / "errors")]
         self._process = subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def run(self, number: int = 0, share: float = 0.0, limit: int | None = None) -> tuple[int, list[str], str]:
-        """The status of a run, what lies beside the source then, and what was printed."""
+    def run(
+        self, number: int = 0, step: int = 0, seconds: float = 0.0, limit: int | None = None
+    ) -> tuple[int, list[str], str, int]:
+        """The status of a run, what lies beside the source then, what was printed, and the number of steps."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(json.dumps([number, share, limit]), file=self._process.stdin, flush=True)
-        status, left, errors = json.loads(self._process.stdout.readline())
-        return status, left, errors
+        print(json.dumps([number, step, seconds, limit]), file=self._process.stdin, flush=True)
+        status, left, errors, steps = json.loads(self._process.stdout.readline())
+        return status, left, errors, steps
 
     def end(self) -> None:
         self._process.communicate(timeout=60)
@@ -377,30 +386,24 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 @pytest.mark.skipif(not (HAS_TORCH and hasattr(os, "fork")), reason="forks a process that has loaded torch")
 def test_a_run_that_is_ended_at_any_of_ten_moments_leaves_nothing(driver: Driver) -> None:
     before = listing(driver.source)
-    for _ in range(2):  # the first one may be slow, and the moments would lie behind the end of the others
-        assert driver.run()[:2] == (0, ["in"])
+    status, left, errors, steps = driver.run()
+    assert (status, left) == (0, ["in"]), errors
     statuses = {2: 130, 15: 143, 1: 129}
-    ended, share = 0, 1.0
-    for _ in range(30):
-        number = (2, 15, 1)[ended % 3]
-        status, left, errors = driver.run(number, share * (ended + 0.5) / 12)
-        assert left == ["in"], (ended, left)
+    for moment in range(10):
+        number = (2, 15, 1)[moment % 3]
+        status, left, errors, _ = driver.run(number, steps * moment // 10, 0.002 * (moment % 4))
+        assert left == ["in"], (moment, left)
         assert "Traceback" not in errors, errors
-        assert status in (0, statuses[number]), errors
-        if status == 0:  # it was done before, since the machine does more for this test than it did for the first runs
-            share *= 0.8
-        elif (ended := ended + 1) == 10:
-            break
-    assert ended == 10
+        assert status == statuses[number], (moment, errors)
     assert listing(driver.source) == before
     # A disk that takes no file of that size, at two points.
     for limit in (4_000, 20_000):
-        status, left, errors = driver.run(limit=limit)
+        status, left, errors, _ = driver.run(limit=limit)
         assert (status, left) == (1, ["in"])
         assert "the benchmark cannot go on: File too large. Measure with less (--space)" in errors
         assert len(errors.splitlines()) == 1
     # And what no process can clean up after.
-    status, left, _ = driver.run(9, 0.5)
+    status, left, *_ = driver.run(9, steps // 2)
     assert status == -9
     assert len(left) == 2
     assert driver.run()[:2] == (0, ["in"])
