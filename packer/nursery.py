@@ -117,7 +117,7 @@ _early: list[Nursery] = []
 
 
 def start_early() -> None:
-    """Start the nursery of the next pool now: it loads the decoders while this process loads all that it needs itself."""
+    """Start the nursery of the next pool now; what goes wrong shows when a pool wants it."""
     nursery = _new_nursery()
     if nursery:
         with contextlib.suppress(OSError):

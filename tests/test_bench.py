@@ -391,7 +391,7 @@ def test_a_run_that_is_ended_at_any_of_ten_moments_leaves_nothing(driver: Driver
     statuses = {2: 130, 15: 143, 1: 129}
     for moment in range(10):
         number = (2, 15, 1)[moment % 3]
-        status, left, errors, _ = driver.run(number, steps * moment // 10, 0.002 * (moment % 4))
+        status, left, errors, _ = driver.run(number, steps * moment // 12, 0.002 * (moment % 4))
         assert left == ["in"], (moment, left)
         assert "Traceback" not in errors, errors
         assert status == statuses[number], (moment, errors)

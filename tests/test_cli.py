@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 
 from packer import errors, formats, open_dataset
-from packer.cli.app import COMMANDS, run
+from packer.cli.app import run
+from packer.cli.commands import COMMANDS
 from packer.cli.progress import progress_display
 from packer.cli.show import escape
 from packer.manifest import _self_digest

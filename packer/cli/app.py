@@ -11,16 +11,14 @@ from types import FrameType
 import click
 
 import packer
+from packer.cli.commands import COMMANDS, DEFAULT_COMMAND
 from packer.cli.show import OutputClosed, emit, warn
 from packer.errors import OptionError, PackerError
 from packer.formats import names
-from packer.nursery import end_early, start_early
+from packer.nursery import end_early
 
-__all__ = ["COMMANDS", "app", "run"]
+__all__ = ["app", "run"]
 
-COMMANDS = ("pack", "check", "verify", "unpack", "convert", "info", "ls", "bench", "doctor", "demo")
-_DEFAULT = "pack"
-_CHECKING = (_DEFAULT, "check")  # commands that decode files
 # SIGHUP: the terminal or the connection is gone. Under nohup it is ignored, and stays so.
 _ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -37,7 +35,7 @@ class _Group(click.Group):
     """``pack SRC`` packs; ``pack verify DATASET`` and the like are commands. Each is imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in COMMANDS if name != _DEFAULT]
+        return [name for name in COMMANDS if name != DEFAULT_COMMAND]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -49,14 +47,12 @@ class _Group(click.Group):
         if args and args[0] not in (*self.list_commands(ctx), *ctx.help_option_names, "--version"):
             _refuse_mistyped_command(args, self.list_commands(ctx))
             asks_for_help = not set(ctx.help_option_names).isdisjoint(args)
-            args = ["--help"] if asks_for_help else [_DEFAULT, *args]
-        if args and args[0] in _CHECKING and {*ctx.help_option_names, "--dry-run", "none"}.isdisjoint(args):
-            start_early()
+            args = ["--help"] if asks_for_help else [DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Packing first: it is what most people want to know."""
-        default = self.get_command(ctx, _DEFAULT)
+        default = self.get_command(ctx, DEFAULT_COMMAND)
         if default is None:
             return
         formatter.write_usage(ctx.command_path, f"SRC --format {'|'.join(names())} [-o OUT] [OPTIONS]")
@@ -70,7 +66,7 @@ class _Group(click.Group):
 
 def _refuse_mistyped_command(args: list[str], commands: list[str]) -> None:
     word = args[0]
-    if word.startswith("-") or os.sep in word or word == _DEFAULT:
+    if word.startswith("-") or os.sep in word or word == DEFAULT_COMMAND:
         return
     try:
         os.lstat(word)

@@ -20,7 +20,8 @@ from click.testing import CliRunner
 
 from packer import CorruptSampleError, PackedDataset, PackOptions, open_dataset
 from packer.check import CheckSettings, check_source
-from packer.cli.app import COMMANDS, app
+from packer.cli.app import app
+from packer.cli.commands import COMMANDS
 from packer.decode import decode_array
 from tests.cases.recipes import npy_by_hand, pack_files
 from tests.check_hooks import run_pack
