@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packer.commit import Staging
 from packer.errors import OutputError
@@ -31,8 +30,7 @@ _TICK_S = 0.1
 _BEGIN_SYNC_BYTES = 16 << 20  # of payloads, each time
 
 
-@dataclass(frozen=True, slots=True)
-class Labelling:
+class Labelling(NamedTuple):
     """The classes of an output.
 
     Attributes:

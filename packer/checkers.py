@@ -9,7 +9,6 @@ come back in the order of the files, and run ahead of their consumer by a bounde
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import queue
 from collections import deque
@@ -54,7 +53,7 @@ class CheckPool:
         checksums: Checksums | None = None,
         record: Callable[[list[Source], list[Verdict]], None] = lambda sources, verdicts: None,
     ) -> None:
-        start = {"root": root.decode("latin-1"), "settings": dataclasses.asdict(settings), "check": check}
+        start = {"root": root.decode("latin-1"), "settings": settings._asdict(), "check": check}
         self._checksums = checksums
         self._record = record
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()

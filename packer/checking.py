@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from pathlib import Path
 
@@ -58,7 +57,7 @@ def judge_folder(
     require_folder(root)
     target = _report_place(root, report)
     # A name of its own: two jobs may write to one place, and whoever may write there could leave a link under a known name.
-    partial = target.with_name(f".pack-check-{secrets.token_hex(8)}.partial")
+    partial = target.with_name(f".pack-check-{os.urandom(8).hex()}.partial")
     started = time.perf_counter()
     try:
         with Inspection(root, options, on_progress, read=False) as inspection:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -99,6 +98,8 @@ def require_checksum(data: bytes, expected: str) -> None:
         Unfit: ``checksum``, with both digests.
     """
     algorithm = _ALGORITHMS[len(expected)]
+    import hashlib  # loads OpenSSL, which few jobs need
+
     found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
     if found != expected:
         raise Unfit("checksum", f"{algorithm} is {found}, the list says {expected}: not the bytes that were listed")

@@ -8,9 +8,8 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, NamedTuple
 
 import xxhash
 
@@ -103,8 +102,7 @@ def _read_whole(descriptor: int, size: int) -> bytes:
     return data
 
 
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
+class FileIdentity(NamedTuple):
     """What tells a file or folder from another that took its place: device, inode, size and modification time."""
 
     device: int

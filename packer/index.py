@@ -178,7 +178,7 @@ class IndexWriter:
         first = done = self._placed
         with self._path.open("r+b", buffering=0) as file:
             for block in _blocks(extents):
-                places = np.array([tuple(extent) for extent in block], [("shard", "u4"), ("offset", "u8"), ("size", "u8")])
+                places = np.fromiter(block, [("shard", "u4"), ("offset", "u8"), ("size", "u8")], len(block))
                 place = _HEADER_BYTES + done * RECORD.itemsize
                 file.seek(place)
                 records = np.fromfile(file, RECORD, len(block))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import xxhash
 
@@ -60,10 +60,13 @@ class Intake:
 
     def take(self, listing: Listing) -> Iterator[tuple[Source, Verdict, bytes]]:
         """Each file of the listing; the bytes are empty where it is skipped, or where they are not wanted."""
-        wanted = (source for source in listing if source.index not in listing.refused)
-        judged = self._look(wanted) if self._pool is None else self._check(wanted, self._pool)
-        refused = ((listing[index], verdict, b"") for index, verdict in sorted(listing.refused.items()))
-        for source, verdict, payload in heapq.merge(judged, refused, key=lambda taken: taken[0].index):
+        wanted = (source for source in listing if source.index not in listing.refused) if listing.refused else iter(listing)
+        taken: Iterable[tuple[Source, Verdict, bytes]]
+        taken = self._look(wanted) if self._pool is None else self._check(wanted, self._pool)
+        if listing.refused:
+            refused = ((listing[index], verdict, b"") for index, verdict in sorted(listing.refused.items()))
+            taken = heapq.merge(taken, refused, key=lambda one: one[0].index)
+        for source, verdict, payload in taken:
             if _DUPLICATE in self._skip and isinstance(verdict, Kept):
                 verdict = self._skip_copy(source, verdict, payload)
             wanted_bytes = isinstance(verdict, Kept) and self._wants_bytes(source)

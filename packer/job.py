@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import importlib.metadata
+import importlib
 import mmap
 import os
 import shutil
@@ -30,8 +30,8 @@ from packer.report import ReportWriter
 
 __all__ = ["Job"]
 
-_DECIDING = ("packer", "numpy", "pillow", "simplejpeg")
-"""Distributions whose versions a verdict may depend on."""
+_DECIDING = {"packer": "packer", "numpy": "numpy", "pillow": "PIL", "simplejpeg": "simplejpeg"}
+"""Distributions whose versions a verdict may depend on, and their packages: ``importlib.metadata`` takes 30 ms to say it."""
 
 
 class Job:
@@ -214,7 +214,8 @@ class Job:
             "input": os.path.realpath(self._root),
             "format": self._container.name,
             **self._shaping(),
-            "version of": {name: _version(name) for name in _DECIDING} | self._container.versions(),
+            "version of": {name: importlib.import_module(package).__version__ for name, package in _DECIDING.items()}
+            | self._container.versions(),
             "page size": mmap.PAGESIZE,
         }
 
@@ -237,13 +238,6 @@ def _described(manifest: Manifest) -> dict[str, Any]:
         "shards": len(manifest.shards),
         "content_digest": manifest.content_digest,
     }
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _free_bytes(folder: Path) -> int:

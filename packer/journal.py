@@ -20,15 +20,13 @@ written down, too, but only count within the run that they come from.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import threading
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -69,8 +67,7 @@ class Chain:
         return self._hash.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedShard:
+class FinishedShard(NamedTuple):
     """A shard that is complete and on the disk, and the chain of samples up to its end."""
 
     entry: ShardEntry
@@ -264,4 +261,4 @@ def _flat(values: dict[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def _shown(value: Any) -> str:
-    return "not given" if value is None else json.dumps(value, default=dataclasses.asdict)
+    return "not given" if value is None else json.dumps(value)

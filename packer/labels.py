@@ -6,8 +6,8 @@ import codecs
 import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from packer.errors import InputError
 from packer.files import read_regular_file
@@ -24,8 +24,7 @@ _MAX_NAME_BYTES = 1024  # no file system takes more, most take 255
 _MAX_LIST_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class KnownClasses:
+class KnownClasses(NamedTuple):
     """Classes that were numbered before, elsewhere.
 
     Attributes:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,7 @@ __all__ = ["Columns", "Listing"]
 _BLOCK = 65_536  # sources a step where all are gone through
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(NamedTuple):
     """A listing as arrays, which are views: the listing takes no more while they are in use.
 
     Attributes:
@@ -79,8 +79,11 @@ class Listing:
         return Source(index, name, self._sizes[index], self._mtimes[index], self._labels[index])
 
     def __iter__(self) -> Iterator[Source]:
-        for index in range(len(self)):
-            yield self[index]
+        start = 0
+        for index, end in enumerate(self._ends):
+            name = bytes(self._names[start:end])
+            yield Source(index, name, self._sizes[index], self._mtimes[index], self._labels[index])
+            start = end
 
     def label(self, index: int) -> int:
         """The label of a source, without the rest of it."""

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import socket
 import sys
 import time
@@ -59,7 +58,7 @@ class JobLock:
     def __init__(self, path: Path, target: Path) -> None:
         self._path = path
         self._target = target
-        self._word = json.dumps({"host": socket.gethostname(), "process": os.getpid(), "job": secrets.token_hex(8)}).encode()
+        self._word = json.dumps({"host": socket.gethostname(), "process": os.getpid(), "job": os.urandom(8).hex()}).encode()
         self._renewed = time.monotonic()
         self._descriptor = os.open(path, _OPEN_FLAGS, 0o666)
         try:

@@ -92,7 +92,7 @@ import stat
 from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -128,16 +128,14 @@ _MAX_HEADER_BYTES = 1 << 20  # as ``packer.npyheader`` has it
 _MAX_WORD = 255
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(NamedTuple):
     """A file beside the container: size in bytes, xxh3-128."""
 
     size_bytes: int
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShardEntry:
+class ShardEntry(NamedTuple):
     """A file of the container.
 
     Attributes:

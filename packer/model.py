@@ -56,8 +56,7 @@ DATASET_WARNING_CODES = frozenset({"empty_class", "numeric_classes", "name_clash
 """Warnings that are not about the content of one file."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileType:
+class FileType(NamedTuple):
     """A type of file by its content.
 
     Attributes:
@@ -100,15 +99,14 @@ MODES = (
 """Pillow's names of pixel layouts in the order of their codes in the index; arrays and unknown ones have the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """A code of ``WARNING_CODES`` with a sentence that a person can act on."""
 
     code: str
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Source:
     """One candidate file as the scan saw it.
 
@@ -127,8 +125,7 @@ class Source:
     label: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """The verdict on a file that goes into the output.
 
     Attributes:
@@ -156,8 +153,7 @@ class Kept:
     warnings: tuple[Note, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(NamedTuple):
     """The verdict on a file that stays out: a code of ``SKIP_CODES`` (or of a warning turned into a skip), and why."""
 
     code: str
@@ -176,7 +172,7 @@ class Unfit(Exception):  # noqa: N818 - a verdict on a file, not an error of the
         self.detail = detail
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sample:
     """What a container's writer is told about a payload.
 

@@ -9,9 +9,8 @@ import ast
 import math
 import re
 import warnings
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ PYTHON2_LONG = re.compile(r"(\d)L\b")
 """An integer as Python 2 wrote it into headers; valid, says numpy, but odd."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What the first bytes of an ``.npy`` file say.
 
     Attributes:

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 from packer.errors import OptionError
 from packer.labels import LABEL_RULES
@@ -86,10 +86,11 @@ def allowed_skips(max_skipped: int | str, files: int) -> int:
     Raises:
         OptionError: neither a number nor a share.
     """
-    found = re.fullmatch(r"(\d{1,15})|(\d{1,3}(?:\.\d{1,9})?)\s*%", str(max_skipped).strip(), re.ASCII)
-    if found is None or (found[2] and Fraction(found[2]) > 100):
+    found = re.fullmatch(r"(\d{1,15})|(\d{1,3})(?:\.(\d{1,9}))?\s*%", str(max_skipped).strip(), re.ASCII)
+    share = int(found[2] + (found[3] or "").ljust(9, "0")) if found and found[2] else 0  # in billionths of a hundredth
+    if found is None or share > 100 * 10**9:
         raise OptionError(f"max_skipped {str(max_skipped)!r}; a number of files is expected, or a share such as 5%")
-    return int(found[1]) if found[1] else math.floor(files * Fraction(found[2]) / 100)
+    return int(found[1]) if found[1] else files * share // (100 * 10**9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +114,7 @@ class PackOptions(InputOptions):
     shuffle: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a job is.
 
     Attributes:

@@ -7,9 +7,8 @@ shards.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from packer.model import Extent
 
@@ -18,8 +17,7 @@ __all__ = ["DEFAULT_SHARD_BYTES", "ShardDone", "ShardLimits", "WritePlan"]
 DEFAULT_SHARD_BYTES = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class ShardLimits:
+class ShardLimits(NamedTuple):
     """When a shard is full.
 
     Attributes:
@@ -48,8 +46,7 @@ class ShardDone(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class WritePlan:
+class WritePlan(NamedTuple):
     """What a writer knows before the first payload.
 
     Attributes:

@@ -18,7 +18,7 @@ from packer.files import OPEN_FLAGS, OpenFile
 
 __all__ = ["find_wrong_payload"]
 
-_SPAN_BYTES = 1 << 20  # payloads are read as many at a time: small files cost no system call each
+_SPAN_BYTES = 512 << 10  # payloads are read as many at a time: small files cost no system call each, and a core keeps it near
 _GAP_BYTES = 64 << 10  # that nobody wants, between two of them
 
 
@@ -41,12 +41,16 @@ def find_wrong_payload(path: Path, blocks: Iterator[NDArray[Any]], header: bytes
     file = OpenFile(os.open(path, OPEN_FLAGS), path, os.stat(path).st_size)
     begin = xxhash.xxh3_64(header)
     done = 0
+    buffer = memoryview(bytearray(_SPAN_BYTES))  # one for all: a new one each time costs a page fault every 4 kB
     for records in blocks:
         data = records["data"]
         order = np.argsort(data["offset"], kind="stable")
         offsets, sizes, digests = (data[column][order].tolist() for column in ("offset", "size", "digest"))
         for first, last, start, end in _spans(offsets, sizes):
-            span = memoryview(file.read(start, end - start))
+            if end - start > len(buffer):
+                buffer = memoryview(bytearray(end - start))
+            span = buffer[: end - start]
+            file.read_into(start, end - start, (span,))
             for i in range(first, last):
                 body = span[offsets[i] - start : offsets[i] - start + sizes[i]]
                 if header:

@@ -14,9 +14,9 @@ import os
 import stat
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from packer.errors import InputError
 from packer.labels import KnownClasses, number_classes, refuse_loose_files, refuse_splits
@@ -35,8 +35,7 @@ _Identity = tuple[int, int]  # device and inode
 _Above = tuple[_Identity, ...]  # the folders on the way down
 
 
-@dataclass(frozen=True, slots=True)
-class _Entries:
+class _Entries(NamedTuple):
     """What a folder holds, in the order of the names: candidate files, folders, and what must be looked at again.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -169,7 +169,7 @@ def _lost_samples(folder: Path, on_progress: OnProgress | None) -> Iterator[Find
     try:
         manifest = load_manifest(folder)
         index = Index(folder, manifest.samples)
-        found = [replace(shard, size_bytes=os.lstat(Path(folder, shard.file)).st_size) for shard in manifest.shards]
+        found = [shard._replace(size_bytes=os.lstat(Path(folder, shard.file)).st_size) for shard in manifest.shards]
         extents = ExtentReader(folder, tuple(found))
     except (DatasetError, OSError):
         return

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import threading
 from typing import IO
 
@@ -212,6 +211,8 @@ def _memory_file() -> IO[bytes]:
     try:
         if hasattr(os, "memfd_create"):
             return os.fdopen(os.memfd_create("packer-worker-errors"), "w+b")
+        import tempfile  # which loads OpenSSL
+
         return tempfile.TemporaryFile()
     except OSError as error:
         raise PackerError(f"a checking worker cannot be started: {error.strerror}. Fewer --workers may help.") from error

@@ -12,7 +12,6 @@ import tracemalloc
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -437,8 +436,8 @@ def test_zeros_that_stand_for_half_a_picture_are_not_padding(options: dict[str, 
 
 def test_limit_of_pixels_is_an_option() -> None:
     for data, name in ((J, "x.jpg"), (P, "x.png")):
-        assert isinstance(judge(data, name, replace(SETTINGS, max_pixels=256 * 256)), Kept)
-        verdict = judge(data, name, replace(SETTINGS, max_pixels=256 * 256 - 1))
+        assert isinstance(judge(data, name, SETTINGS._replace(max_pixels=256 * 256)), Kept)
+        verdict = judge(data, name, SETTINGS._replace(max_pixels=256 * 256 - 1))
         assert isinstance(verdict, Skipped)
         assert verdict.code == "too_large"
         assert "256 × 256 = 65,536 pixels, the limit is 65,535" in verdict.detail
@@ -461,7 +460,7 @@ def test_what_a_header_says_allocates_nothing(case: str) -> None:
 
 
 def test_check_none_looks_at_the_first_bytes_only() -> None:
-    settings = replace(SETTINGS, level="none")
+    settings = SETTINGS._replace(level="none")
     assert isinstance(judge(J[: len(J) // 2], "x.jpg", settings), Kept)
     assert judge(SKIPPED["web page"][1], "x.jpg", settings) == judge(SKIPPED["web page"][1], "x.jpg")
     assert judge(ARRAY[:-1], "x.npy", settings) == judge(ARRAY[:-1], "x.npy")

@@ -322,7 +322,7 @@ def test_time_limit_of_centuries_and_no_temporary_folder_are_no_errors(
     def refuse(*arguments: object, **options: object) -> None:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
-    monkeypatch.setattr("packer.workers.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     with pool(tmp_path, workers=1, timeout_s=1e12) as checkers:
         assert outcomes(checkers.verdicts(sources(["fine1"]))) == {}
     assert capfd.readouterr() == ("", "")

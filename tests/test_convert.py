@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
@@ -131,7 +130,7 @@ def test_unfinished_packing_job_for_that_output_is_not_thrown_away(packed: dict[
 def test_what_a_container_cannot_hold_is_named(
     packed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = dataclasses.replace(formats.get("lmdb"), max_payload_bytes=500)
+    small = formats.get("lmdb")._replace(max_payload_bytes=500)
     monkeypatch.setattr(formats, "get", lambda name: small)
     with pytest.raises(InputError, match=r"turned\.png|text|1\.jpg"):
         convert_dataset(packed["webdataset"], "lmdb", output=tmp_path / "out")

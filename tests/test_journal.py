@@ -220,7 +220,7 @@ def test_verdict_about_the_file_counts_for_ever(tmp_path: Path, code: str) -> No
 
 def test_finished_shards_come_back_in_order_and_the_last_word_on_each_counts(tmp_path: Path) -> None:
     shards = [FinishedShard(ShardEntry(f"shard-{i:06d}.tar", 10 + i, 3, f"{i}" * 16), f"{i}" * 32) for i in range(3)]
-    changed = dataclasses.replace(shards[1], chain="f" * 32)
+    changed = shards[1]._replace(chain="f" * 32)
     with journal(tmp_path / "j") as opened:
         for shard in (shards[1], shards[0], changed, shards[2]):
             opened.add_shard(shard)
@@ -322,8 +322,7 @@ def test_other_version_of_a_library_is_refused_by_name(
     tmp_path: Path, distribution: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped(tmp_path)
-    version = packer.job._version
-    monkeypatch.setattr(packer.job, "_version", lambda name: "0.0" if name == distribution else version(name))
+    monkeypatch.setattr(f"{packer.job._DECIDING[distribution]}.__version__", "0.0")
     with pytest.raises(OutputError, match=rf'other settings: version of {distribution} "[^"]+" then and "0\.0" now\. Run'):
         pack_folder(tmp_path / "in", PackOptions(output=tmp_path / "out", **FIRST))
 

@@ -12,7 +12,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import xxhash
 
@@ -32,8 +32,7 @@ _ENDINGS = {kind.name: tuple(f".{suffix}".encode() for suffix in kind.suffixes) 
 _SENTENCES = 5  # in one row of the report; a hostile file can give a hundred thousand
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSettings:
+class CheckSettings(NamedTuple):
     """How files are checked.
 
     Attributes:
@@ -92,7 +91,7 @@ def check_bytes(data: bytes, path: bytes, settings: CheckSettings, checksum: str
         frames=finding.frames,
         orientation=finding.orientation,
         header=finding.header,
-        warnings=(*_extension_mismatch(finding.type, path), *_one_a_code(finding.warnings)),
+        warnings=_extension_mismatch(finding.type, path) + (_one_a_code(finding.warnings) if finding.warnings else ()),
     )
 
 
@@ -118,12 +117,12 @@ def _extension_mismatch(kind: str, path: bytes) -> tuple[Note, ...]:
     return (Note("extension_mismatch", f"named .{suffix}, but the content is {kind}"),)
 
 
-def _one_a_code(notes: Iterable[Note]) -> list[Note]:
+def _one_a_code(notes: Iterable[Note]) -> tuple[Note, ...]:
     """One row a file and code: two broken blocks are one reason to look at the file."""
     details: dict[str, dict[str, None]] = {}
     for note in notes:
         details.setdefault(note.code, {})[_strip_address(note.detail)] = None
-    return [Note(code, _joined(list(found))) for code, found in details.items()]
+    return tuple(Note(code, _joined(list(found))) for code, found in details.items())
 
 
 def _joined(sentences: list[str]) -> str:

@@ -8,7 +8,6 @@ every picture are unpacked here and compared with what the directory promises; t
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from PIL import UnidentifiedImageError
 
@@ -69,7 +68,7 @@ def check(data: bytes, max_pixels: int) -> Finding:
     if damaged and not any(note.code == "bad_metadata" for note in notes):
         notes.append(Note("bad_metadata", damaged))
     # Pillow turns a TIFF upright when it loads it, so the reader must not turn it once more.
-    return replace(finding, orientation=1, warnings=tuple(notes))
+    return finding._replace(orientation=1, warnings=tuple(notes))
 
 
 def _check_picture(data: bytes, directory: Directory, max_pixels: int) -> None:
@@ -158,7 +157,7 @@ def _decode(
         listed = ", ".join(map(str, sorted(unread)[:10])) + (", …" if len(unread) > 10 else "")
         but = f"; Pillow knows no such TIFF as on page {listed}" if unread else ""
         notes.append(Note("multi_frame", f"{pages} pictures, the first is read{but}"))
-    return replace(finding, frames=pages)
+    return finding._replace(frames=pages)
 
 
 def _load_pages(data: bytes, count: int) -> set[int]:

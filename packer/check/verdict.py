@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from packer.model import Note, Unfit
 
 __all__ = ["Finding", "require_pixels"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """What a sound file holds; the fields are those of ``packer.model.Kept``."""
 
     type: str

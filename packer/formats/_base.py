@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -40,8 +39,7 @@ class Writer(Protocol):
         """Let go of all files, finished or not; called in the end whatever happened."""
 
 
-@dataclass(frozen=True, slots=True)
-class NativeSample:
+class NativeSample(NamedTuple):
     """A sample as the container's own library gives it.
 
     Attributes:
@@ -55,8 +53,7 @@ class NativeSample:
     name: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """What a scan knows of the files that will be packed, if they are sound: enough for an estimate of the container.
 
     Attributes:
@@ -111,8 +108,7 @@ def fill(sizes: NDArray[np.int64], capacity: int, most: int = 0) -> NDArray[np.i
     return np.array(first, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """A container format.
 
     Attributes:

@@ -22,7 +22,6 @@ Example: samples of ``packer.index`` are the entries ``000000000.npy`` (136 byte
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 import sys
@@ -51,11 +50,13 @@ class _Writer:
         # writemap is never used: the file would get the size of the map. No lock: there is one writer, and lock.mdb would
         # stay behind. No sync: packer.commit does it once.
         self._space = sum(map(_space, plan.sizes)) + _SPARE
-        with _errors_as_os_error():
+        try:
             self._environment = lmdb.open(
                 str(plan.folder), map_size=self._space, mode=0o666, lock=False, sync=False, writemap=False, max_dbs=0
             )
             self._transaction = self._environment.begin(write=True)
+        except lmdb.Error as error:
+            raise _as_os_error(error) from error
         self._used = _SPARE
         self._uncommitted = 0
 
@@ -65,19 +66,24 @@ class _Writer:
 
     def append(self, sample: Sample, payload: bytes) -> None:
         self._used += _space(len(payload))
-        with _errors_as_os_error():
+        try:
             if self._used > self._space:
                 # A file grew after the scan had seen it.
                 self._commit(2 * self._used)
-            if not self._transaction.put(f"{sample.key}.{sample.type.extension}".encode(), payload, append=True):
-                raise OutputError(f"{self._path}: no more than {10**9:,} samples are in order there. Use webdataset.")
+            is_last = self._transaction.put(f"{sample.key}.{sample.type.extension}".encode(), payload, append=True)
             self._uncommitted += len(payload)
             if self._uncommitted >= _COMMIT_BYTES:
                 self._commit()
+        except lmdb.Error as error:
+            raise _as_os_error(error) from error
+        if not is_last:
+            raise OutputError(f"{self._path}: no more than {10**9:,} samples are in order there. Use webdataset.")
 
     def finish(self) -> None:
-        with _errors_as_os_error():
+        try:
             self._transaction.commit()
+        except lmdb.Error as error:
+            raise _as_os_error(error) from error
         self._plan.shard_done(self._path, _extents(self._environment))
 
     def close(self) -> None:
@@ -92,13 +98,9 @@ class _Writer:
         self._uncommitted = 0
 
 
-@contextlib.contextmanager
-def _errors_as_os_error() -> Iterator[None]:
+def _as_os_error(error: lmdb.Error) -> OSError:
     """What liblmdb says of a full disk, as every other writer says it."""
-    try:
-        yield
-    except lmdb.Error as error:
-        raise OSError(str(error)) from error
+    return OSError(str(error))
 
 
 def _space(size: int) -> int:

@@ -95,16 +95,17 @@ class _Writer:
         return Path(self._plan.folder, _shard_name(self._shards))
 
     def append(self, sample: Sample, payload: bytes) -> None:
-        others = [("json", self._metadata(sample))]
+        key = sample.key
+        others = _member(f"{key}.json", self._metadata(sample))
         if sample.label != NO_LABEL:
-            others.insert(0, ("cls", str(sample.label).encode()))
-        needed = sum(_BLOCK + _padded(size) for size in (sample.size_bytes, *(len(data) for _, data in others)))
+            others = _member(f"{key}.cls", b"%d" % sample.label) + others
+        needed = _BLOCK + _padded(sample.size_bytes) + len(others)
         if self._plan.limits.is_full(_file_size(self._position + needed), len(self._sizes)):
             self._close_shard()
         self._offsets.append(self._position + _BLOCK if sample.size_bytes else 0)
         self._sizes.append(sample.size_bytes)
         if self._shards >= self._plan.finished_shards:
-            self._write(sample.key, [(sample.type.extension, payload), *others])
+            self._write(_member_header(f"{key}.{sample.type.extension}", len(payload)), payload, others)
         self._position += needed
 
     def finish(self) -> None:
@@ -115,13 +116,12 @@ class _Writer:
             discard(self._file)
             self._file = None
 
-    def _write(self, key: str, members: list[tuple[str, bytes]]) -> None:
+    def _write(self, header: bytes, payload: bytes, others: bytes) -> None:
         if self._file is None:
             self._file = self.path.open("wb", buffering=_BUFFER)
-        for extension, data in members:
-            self._file.write(_member_header(f"{key}.{extension}", len(data)))
-            self._file.write(data)
-            self._file.write(_ZEROS[: -len(data) % _BLOCK])
+        self._file.write(header)
+        self._file.write(payload)
+        self._file.write(_ZEROS[: -len(payload) % _BLOCK] + others)
 
     def _close_shard(self) -> None:
         if not self._sizes:
@@ -140,15 +140,15 @@ class _Writer:
             yield Extent(self._shards if size else 0, offset, size)
 
     def _metadata(self, sample: Sample) -> bytes:
-        values = {"path": sample.name}
+        values = [("path", sample.name)]
         if sample.label != NO_LABEL:
-            values = {"class": self._class_of[sample.label], **values}
+            values.insert(0, ("class", self._class_of[sample.label]))
         try:
-            shown = {key: value.decode() for key, value in values.items()}
+            shown, encoding = [(key, value.decode()) for key, value in values], ""
         except UnicodeDecodeError:
-            shown = {key: quote_from_bytes(value, safe="/ ") for key, value in values.items()}
-            shown["encoding"] = "percent"
-        return json.dumps(shown, separators=(",", ":")).encode()
+            shown, encoding = [(key, quote_from_bytes(value, safe="/ ")) for key, value in values], ',"encoding":"percent"'
+        members = ",".join([f'"{key}":{_quote(text)}' for key, text in shown])
+        return f"{{{members}{encoding}}}".encode()
 
 
 def _shard_name(number: int) -> str:
@@ -171,6 +171,14 @@ def _padded(size: int) -> int:
 _TEMPLATE = tarfile.TarInfo().tobuf(tarfile.USTAR_FORMAT)
 _BEFORE_SIZE, _TIME, _AFTER_CHECKSUM = _TEMPLATE[100:124], _TEMPLATE[136:148], _TEMPLATE[156:]
 _FIXED_SUM = sum(_BEFORE_SIZE) + sum(_TIME) + sum(_AFTER_CHECKSUM) + 8 * ord(" ")
+
+
+_quote = json.JSONEncoder().encode  # of a text: 0.1 µs; json.dumps takes 4 for a small object
+
+
+def _member(name: str, data: bytes) -> bytes:
+    """A small member, whole."""
+    return b"".join((_member_header(name, len(data)), data, _ZEROS[: -len(data) % _BLOCK]))
 
 
 def _member_header(name: str, size: int) -> bytes:
