@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import json
 import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from packer.check import CheckSettings
 from packer.checksums import Checksums
+from packer.children import TICK_S
 from packer.model import Source, Verdict
 from packer.nursery import Nursery, take_nursery
 from packer.workers import Worker, WorkerFailure, no_thread
@@ -60,15 +62,22 @@ class CheckPool:
         self._nursery: Nursery | None = take_nursery()
         greeting = json.dumps(start).encode() + b"\n"
         self._workers = [Worker(greeting, timeout_s, self._nursery) for _ in range(workers)]
+        self._ends = threading.Event()
+        clock = threading.Thread(target=self._tick, args=(min(TICK_S, timeout_s / 2),), daemon=True)
         try:
             # Before the scan, and all at once: loading the decoders takes a third of a second.
             for worker in self._workers:
                 worker.start()
                 self._idle.put(worker)
+            try:
+                clock.start()
+            except RuntimeError as error:
+                raise no_thread(error) from error
         except BaseException:
             self._stop_workers()
             raise
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="packer-check")
+        # Two for each: while one takes in what a worker has found, the other has given it the next files.
+        self._threads = ThreadPoolExecutor(2 * workers, thread_name_prefix="packer-check")
 
     def close(self) -> None:
         """End all workers, whatever they are doing."""
@@ -76,7 +85,14 @@ class CheckPool:
         self._stop_workers()
         self._threads.shutdown(wait=True)
 
+    def _tick(self, seconds: float) -> None:
+        """Tell the workers how time passes."""
+        while not self._ends.wait(seconds):
+            for worker in self._workers:
+                worker.tick(seconds)
+
     def _stop_workers(self) -> None:
+        self._ends.set()
         for worker in self._workers:
             worker.stop()
         if self._nursery:

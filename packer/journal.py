@@ -6,8 +6,8 @@ No part of a packed dataset, and of no layout version: only the packer that wrot
 settings. One line a fact, appended when it became true: the xxh3-64 of the JSON as 16 hexadecimal digits, a space, one ASCII
 JSON value, a line feed. The first is an object with the settings of the job, each of the others is
 
-* an array: a verdict. Path (bytes as Latin-1), size in bytes and time in ns as the scan saw the file, then the verdict as
-  ``packer.check.worker`` encodes it. The last one about a path counts.
+* an array of arrays: verdicts. Path (bytes as Latin-1), size in bytes and time in ns as the scan saw the file, then the verdict
+  as ``packer.check.worker`` encodes it. The last one about a path counts.
 * an object: a shard that is complete and on the disk. ``file``, ``bytes``, ``samples``, ``digest`` as in the manifest, and
   ``chain``, the digest over all samples up to its end (``Chain``).
 
@@ -95,6 +95,7 @@ class Journal:
         self._keys = array("Q")
         self._offsets = array("Q")
         self._places: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
+        self._rows: tuple[int, list[Any]] = (-1, [])  # of the line that was read last, and where it begins
         self._lock = threading.Lock()
         self._end = 0
         self._descriptor = os.open(path, _FLAGS, 0o666)
@@ -106,7 +107,7 @@ class Journal:
             if found is None:
                 os.ftruncate(self._descriptor, 0)
                 self._end = self._own = 0
-                self._write([settings])
+                self._write(settings)
             elif found != settings:
                 raise OutputError(_difference(path.parent, found, settings))
         except BaseException:
@@ -132,13 +133,13 @@ class Journal:
             return None
         keys, offsets = self._places
         key = xxhash.xxh3_64_intdigest(source.name)
+        path = source.name.decode("latin-1")
         place = int(np.searchsorted(keys, np.uint64(key), side="right"))
         while place and int(keys[place - 1]) == key:
             place -= 1
             offset = int(offsets[place])
-            self._reader.seek(offset)
-            values = _fact(self._reader.readline())
-            if not isinstance(values, list) or values[0].encode("latin-1") != source.name:
+            values = next((row for row in reversed(self._rows_at(offset)) if row[0] == path), None)
+            if values is None:
                 continue
             if values[1:3] != [source.size_bytes, source.mtime_ns]:
                 return None
@@ -146,6 +147,13 @@ class Journal:
             of_the_moment = isinstance(verdict, Skipped) and verdict.code in _OF_THE_MOMENT
             return None if of_the_moment and offset < self._own else verdict
         return None
+
+    def _rows_at(self, offset: int) -> list[Any]:
+        if offset != self._rows[0]:  # files in a row stand in one line
+            self._reader.seek(offset)
+            fact = _fact(self._reader.readline())
+            self._rows = offset, fact if isinstance(fact, list) else []
+        return self._rows[1]
 
     def refresh(self) -> None:
         """Let ``find`` know what was written since it was opened."""
@@ -170,7 +178,7 @@ class Journal:
         """Write down that a shard is complete and on the disk."""
         entry = shard.entry
         values = {"file": entry.file, "bytes": entry.size_bytes, "samples": entry.samples, "digest": entry.digest}
-        self._write([{**values, "chain": shard.chain}])
+        self._write({**values, "chain": shard.chain})
 
     def close(self) -> None:
         """Close the file; a worker that is just done then writes nothing any more, here or where its number is used again."""
@@ -180,19 +188,15 @@ class Journal:
                 os.close(self._descriptor)
                 self._descriptor = -1
 
-    def _write(self, rows: list[Any]) -> None:
-        lines = []
-        for row in rows:
-            text = json.dumps(row, separators=(",", ":")).encode()
-            lines.append(b"%016x %b\n" % (xxhash.xxh3_64_intdigest(text), text))
+    def _write(self, fact: Any) -> None:
+        text = json.dumps(fact, separators=(",", ":")).encode()
+        block = memoryview(b"%016x %b\n" % (xxhash.xxh3_64_intdigest(text), text))
         with self._lock:
             if self._descriptor == -1:
                 return
-            for row, line in zip(rows, lines, strict=True):
-                if isinstance(row, list):
-                    self._remember(row, self._end)
-                self._end += len(line)
-            block = memoryview(b"".join(lines))
+            if isinstance(fact, list):
+                self._remember(fact)
+            self._end += len(block)
             try:
                 while block:
                     block = block[os.write(self._descriptor, block) :]
@@ -200,9 +204,10 @@ class Journal:
                 error.filename = os.fspath(self.path)
                 raise
 
-    def _remember(self, row: list[Any], offset: int) -> None:
-        self._keys.append(xxhash.xxh3_64_intdigest(row[0].encode("latin-1")))
-        self._offsets.append(offset)
+    def _remember(self, rows: list[Any]) -> None:
+        """Where verdicts stand that are in the line which begins at the end."""
+        self._keys.extend([xxhash.xxh3_64_intdigest(row[0].encode("latin-1")) for row in rows])
+        self._offsets.extend([self._end] * len(rows))
 
     def _load(self) -> Any:
         """Take in what earlier runs wrote; returns their settings, ``None`` where there are none."""
@@ -217,7 +222,7 @@ class Journal:
                     return None
                 settings = fact
             elif isinstance(fact, list):
-                self._remember(fact, self._end)
+                self._remember(fact)
             elif isinstance(fact, dict):
                 entry = ShardEntry(fact["file"], fact["bytes"], fact["samples"], fact["digest"])
                 shards[entry.file] = FinishedShard(entry, fact["chain"])

@@ -10,7 +10,7 @@ import threading
 from typing import IO
 
 from packer.check.worker import decode_verdict
-from packer.children import TICK_S, Child, end_child, how_it_ended, start_child
+from packer.children import Child, end_child, how_it_ended, start_child
 from packer.errors import PackerError
 from packer.model import Skipped, Verdict
 from packer.nursery import WORKER_MODULE, ForkedWorker, Nursery
@@ -38,34 +38,33 @@ class WorkerFailure(Exception):  # noqa: N818 - a verdict on the file
 
 
 class _TimeLimit:
-    """Kills a process unless the context ends in time."""
+    """Kills a process that takes too long. It is told of the time that passes, by ticks, and reads no clock."""
 
-    def __init__(self, process: Child, seconds: float) -> None:
-        self.is_over = False
-        self._process = process
-        self._seconds = seconds
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+    def __init__(self) -> None:
+        self._process: Child | None = None
+        self._left = 0.0
+        self._is_over = False
+        self._lock = threading.Lock()
 
-    def __enter__(self) -> _TimeLimit:
-        try:
-            self._thread.start()
-        except RuntimeError as error:
-            raise no_thread(error) from error
-        return self
+    def begin(self, process: Child, seconds: float) -> None:
+        """Count from here on."""
+        with self._lock:
+            self._process, self._left, self._is_over = process, seconds, False
 
-    def __exit__(self, *exception: object) -> None:
-        self._done.set()
-        self._thread.join()
+    def end(self) -> bool:
+        """Count no more; returns whether the process was killed."""
+        with self._lock:
+            self._process = None
+            return self._is_over
 
-    def _watch(self) -> None:
-        remaining = self._seconds
-        while remaining > 0:
-            if self._done.wait(min(remaining, TICK_S)):
-                return
-            remaining -= TICK_S
-        self.is_over = True
-        self._process.kill()
+    def tick(self, seconds: float) -> None:
+        """So much time has passed since the last tick; some of it maybe before ``begin``, so that it counts one tick later."""
+        with self._lock:
+            if self._process is not None and not self._is_over:
+                self._is_over = self._left <= 0
+                self._left -= seconds
+                if self._is_over:
+                    self._process.kill()
 
 
 class Worker:
@@ -86,6 +85,7 @@ class Worker:
         self._files = 0  # that the process has judged
         self._stopped = False
         self._lock = threading.Lock()  # a worker that is being stopped must not be started again by its thread
+        self._limit = _TimeLimit()
         self._errors = _memory_file()
 
     def start(self) -> Child:
@@ -125,9 +125,10 @@ class Worker:
         """
         process = self._serving()
         is_new = not self._files
-        with _TimeLimit(process, self._timeout_s) as limit:
-            _write(process, json.dumps(files, separators=(",", ":")).encode() + b"\n")
-            answer = _read_line(process)
+        self._limit.begin(process, self._timeout_s)
+        _write(process, json.dumps(files, separators=(",", ":")).encode() + b"\n")
+        answer = _read_line(process)
+        is_over = self._limit.end()
         if answer.endswith(b"\n"):
             verdicts = _verdicts(answer)
             if len(verdicts) == len(files):
@@ -136,10 +137,14 @@ class Worker:
                 return verdicts
             process.kill()  # a decoder that a hostile file has taken over, or that wrote into memory that is not its own
         status = process.wait()
-        if limit.is_over:
+        if is_over:
             raise WorkerFailure(Skipped("timeout", f"not checked within {self._timeout_s:g} s"), sure=True)
         how = Skipped("worker_died", f"the process that checked it {how_it_ended(status)}")
         raise WorkerFailure(how, sure=is_new and status not in _ENDED_FROM_OUTSIDE)
+
+    def tick(self, seconds: float) -> None:
+        """So much time has passed since the last call: what takes too long is ended; from any thread."""
+        self._limit.tick(seconds)
 
     def stop(self) -> None:
         """End the process for good, whatever it is doing."""
@@ -156,8 +161,9 @@ class Worker:
                 process = self.start()
             if self._ready:
                 return process
-            with _TimeLimit(process, _START_S) as limit:
-                line = _read_line(process)
+            self._limit.begin(process, _START_S)
+            line = _read_line(process)
+            is_over = self._limit.end()
             self._ready = line.endswith(b"\n")
             if isinstance(process, ForkedWorker):
                 process.pid = int(line or 0)
@@ -166,7 +172,7 @@ class Worker:
             if self._ready:
                 return process
             status = process.wait()
-            if limit.is_over:
+            if is_over:
                 raise PackerError(f"a checking worker did not start within {_START_S:g} s")
             if status not in _ENDED_FROM_OUTSIDE:
                 break

@@ -31,7 +31,7 @@ _UNREAD = {
 _ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 # What says nothing about pixels: start of the file, APP0 to APP15 but for Adobe's 14, comments.
 _DESCRIPTIVE = frozenset({0xD8, *range(0xE0, 0xF0), 0xFE}) - {0xEE}
-_END_PAIR = 0xD9FF  # the bytes ff d9, read as a little-endian number
+_MARKER, _END_OF_IMAGE = np.uint8(0xFF), np.uint8(0xD9)
 _MAX_SCANS = 1_000  # a sound progressive file has about ten; 119 kB of empty scans can cost a decoder seconds
 
 
@@ -169,17 +169,15 @@ def next_marker(data: bytes, position: int) -> tuple[int, int]:
 def _end_of_picture(data: bytes, start: int) -> int:
     """Where the first end marker at or after a position ends, -1 where there is none.
 
-    Pairs of bytes are compared sixteen bits at a time: 6 µs for 60 kB, where ``bytes.find`` takes 40, a tenth of the check.
+    Bytes are compared as an array: 17 µs for 60 kB, where ``bytes.find`` takes 73, a tenth of the check.
     """
-    found = []
-    for first in (start, start + 1):
-        count = max(0, (len(data) - first) // 2)
-        if count:
-            hits = np.frombuffer(data, "<u2", count, first) == _END_PAIR
-            place = int(hits.argmax())  # of the first, which it stops at
-            if hits[place]:
-                found.append(first + 2 * place + 2)
-    return min(found, default=-1)
+    rest = np.frombuffer(data, np.uint8, -1, start) if start < len(data) else np.empty(0, np.uint8)
+    if len(rest) < 2:
+        return -1
+    hits = rest[1:] == _END_OF_IMAGE
+    hits &= rest[:-1] == _MARKER
+    place = int(hits.argmax())  # of the first, which it stops at
+    return start + place + 2 if hits[place] else -1
 
 
 def _frame(found: Markers, marker: int, body: bytes) -> None:
