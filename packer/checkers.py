@@ -25,7 +25,7 @@ from packer.workers import Worker, WorkerFailure, no_thread
 
 __all__ = ["CheckPool"]
 
-_CHUNK_FILES = 32
+_CHUNK_FILES = 64
 _CHUNK_BYTES = 4 << 20
 _AHEAD_PER_WORKER = 16  # chunks; with the default chunk that is at most 64 MB a worker in the page cache
 Known = Callable[[Source], Verdict | None]

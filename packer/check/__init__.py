@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import NamedTuple
 
 import xxhash
@@ -29,6 +31,7 @@ __all__ = ["CheckSettings", "check_bytes", "check_source", "load_decoders"]
 _ADDRESS = re.compile(r"\s*<[^<>]* object at 0x[0-9a-fA-F]+>|\s*\b0x[0-9a-fA-F]{8,}")
 
 _ENDINGS = {kind.name: tuple(f".{suffix}".encode() for suffix in kind.suffixes) for kind in TYPES}
+_IGNORE_ALL = [("ignore", None, Warning, None, 0)]  # as a worker has it from its start, so that no file need ask for it
 _SENTENCES = 5  # in one row of the report; a hostile file can give a hundred thousand
 
 
@@ -49,7 +52,12 @@ class CheckSettings(NamedTuple):
 def load_decoders() -> None:
     """Import what checks the types: 0.1 s that the packing process, which decodes nothing, does without."""
     for kind in TYPES[1:]:
-        importlib.import_module(f"{__name__}.{kind.name}")
+        _module(kind.name)
+
+
+def _module(kind: str) -> ModuleType:
+    name = f"{__name__}.{kind}"
+    return sys.modules.get(name) or importlib.import_module(name)
 
 
 def check_source(path: bytes, settings: CheckSettings, checksum: str = "") -> Verdict:
@@ -101,7 +109,9 @@ def _look(data: bytes, settings: CheckSettings) -> Finding:
         return npy.check(data, count_nonfinite=settings.level == "full")
     if settings.level == "none":
         return Finding(kind)
-    check: Callable[[bytes, int], Finding] = importlib.import_module(f"{__name__}.{kind}").check
+    check: Callable[[bytes, int], Finding] = _module(kind).check
+    if warnings.filters[:1] == _IGNORE_ALL:
+        return check(data, settings.max_pixels)
     # Decoders warn of much that the verdict says already, and with warnings as errors a sound file would be lost.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -18,6 +18,7 @@ __all__ = ["Markers", "next_marker", "walk", "without_junk"]
 
 # In entropy-coded data 0xff is followed by a zero byte; restart markers 0xd0 to 0xd7 belong to the data.
 # No repetition of 0xff, or a run of n of them costs n² steps: 16 kB took 1.5 s, and files are filled up with it.
+_NO_MARKERS = frozenset({b"", b"\x00", b"\xff", *(bytes([code]) for code in range(0xD0, 0xD8))})
 _NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2, 0xC9, 0xCA})
 _PROGRESSIVE = frozenset({0xC2, 0xCA})
@@ -160,6 +161,9 @@ def _short_code(data: bytes) -> str:
 
 def next_marker(data: bytes, position: int) -> tuple[int, int]:
     """The next marker at or after a position, and where it ends; -1 at the end of the file."""
+    pair = data[position : position + 2]
+    if pair[:1] == b"\xff" and pair[1:] not in _NO_MARKERS:  # behind a segment, nearly always
+        return pair[1], position + 2
     match = _NEXT_MARKER.search(data, position)
     if match is None:
         return -1, len(data)
@@ -186,8 +190,9 @@ def _frame(found: Markers, marker: int, body: bytes) -> None:
     found.precision, found.height, found.width, found.components = struct.unpack_from(">BHHB", body)
     found.progressive = marker in _PROGRESSIVE
     identifiers = [body[6 + 3 * i] for i in range(found.components) if 6 + 3 * i < len(body)]
-    # Before its first scan every coefficient lacks all its bits; 14 is more than any point transform.
-    found._bits_left = {identifier: [14] * 64 for identifier in identifiers}
+    # Before its first scan every coefficient lacks all its bits; 14 is more than any point transform. In a sequential picture
+    # one scan brings all of a component.
+    found._bits_left = {identifier: [14] * (64 if found.progressive else 1) for identifier in identifiers}
 
 
 def _scan(found: Markers, body: bytes) -> None:
@@ -201,7 +206,7 @@ def _scan(found: Markers, body: bytes) -> None:
     low = successive & 15
     if not found.progressive:
         # Some encoders leave these three fields empty in sequential pictures, where they say nothing.
-        first, last, low = 0, 63, 0
+        first, last, low = 0, 0, 0
     for identifier in body[1 : 1 + 2 * count : 2]:
         bits = found._bits_left.get(identifier)
         if bits is not None:

@@ -12,6 +12,7 @@ import os
 import queue
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -74,6 +75,7 @@ def main() -> None:
     if not first:
         return
     start = json.loads(first)
+    warnings.simplefilter("ignore")
     load_decoders()
     check = _resolve(start["check"])
     settings = CheckSettings(**start["settings"])
