@@ -63,14 +63,14 @@ class CheckPool:
         greeting = json.dumps(start).encode() + b"\n"
         self._workers = [Worker(greeting, timeout_s, self._nursery) for _ in range(workers)]
         self._ends = threading.Event()
-        clock = threading.Thread(target=self._tick, args=(min(TICK_S, timeout_s / 2),), daemon=True)
+        self._clock = threading.Thread(target=self._tick, args=(min(TICK_S, timeout_s / 2),), daemon=True)
         try:
             # Before the scan, and all at once: loading the decoders takes a third of a second.
             for worker in self._workers:
                 worker.start()
                 self._idle.put(worker)
             try:
-                clock.start()
+                self._clock.start()
             except RuntimeError as error:
                 raise no_thread(error) from error
         except BaseException:
@@ -84,6 +84,7 @@ class CheckPool:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._stop_workers()
         self._threads.shutdown(wait=True)
+        self._clock.join()
 
     def _tick(self, seconds: float) -> None:
         """Tell the workers how time passes."""

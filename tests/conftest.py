@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -32,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def long_run(request: pytest.FixtureRequest) -> bool:
     """Whether all is to be done, and not only what fits into a run of the whole suite."""
     return bool(request.config.getoption("--long"))
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays to the end, and need not be gone through whenever a test collects garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -267,11 +267,30 @@ def test_memory_that_was_let_go_of_is_used_again(allocated: list[int]) -> None:
     assert allocated == [4000, 4000]
 
 
-def test_a_shorter_batch_at_the_end_of_an_epoch_takes_no_new_memory_where_it_is_half_as_long(allocated: list[int]) -> None:
+def test_a_shorter_batch_at_the_end_of_an_epoch_takes_no_new_memory_where_it_is_a_quarter_as_long(allocated: list[int]) -> None:
     pool = BufferPool()
-    for rows in (1000, 1000, 500, 1000):
+    for rows in (1000, 1000, 500, 1000, 250):
         pool.empty((rows,), INT)
     assert allocated == [4000]
+
+
+def test_a_short_batch_at_the_end_of_an_epoch_drives_out_no_whole_one(allocated: list[int]) -> None:
+    pool = BufferPool()
+    for _ in range(5):
+        held = [pool.empty((1000,), INT) for _ in range(4)]
+        del held
+        pool.empty((10,), INT)
+    assert allocated.count(4000) == 4
+
+
+def test_memory_of_batches_that_have_become_small_for_good_is_let_go_of(allocated: list[int]) -> None:
+    pool = BufferPool()
+    held = [pool.empty((1000,), INT) for _ in range(4)]
+    del held
+    for _ in range(100):
+        pool.empty((10,), INT)
+    assert allocated.count(40) <= 10
+    assert sum(map(len, pool._free)) <= 4 * 40
 
 
 def test_a_small_batch_between_does_not_cost_the_memory_of_a_large_one(allocated: list[int]) -> None:

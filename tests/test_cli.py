@@ -751,10 +751,20 @@ def with_pack_on_path(tmp_path: Path) -> dict[str, str]:
     return environment(PATH=f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
+@pytest.fixture(scope="module")
+def first_demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A folder in which ``pack demo`` was run, and what it said."""
+    folder = tmp_path_factory.mktemp("demo")
+    return folder, run_pack("demo", cwd=folder)
+
+
 @pytest.mark.parametrize("folder", [None, "my demo", 'it\'s $HOME "quoted"'])
-def test_demo_works_and_offers_commands_that_run(tmp_path: Path, with_pack_on_path: dict[str, str], folder: str | None) -> None:
-    arguments = ["demo"] if folder is None else ["demo", folder]
-    result = run_pack(*arguments, cwd=tmp_path)
+def test_demo_works_and_offers_commands_that_run(
+    first_demo: tuple[Path, subprocess.CompletedProcess[str]], with_pack_on_path: dict[str, str], folder: str | None
+) -> None:
+    here, result = first_demo
+    if folder is not None:
+        result = run_pack("demo", folder, cwd=here)
     assert (result.returncode, result.stderr) == (0, "")
     for name in formats.names():
         assert re.search(rf"^{name} .* (\d+) of \1 byte for byte$", result.stdout, re.MULTILINE)
@@ -766,21 +776,21 @@ def test_demo_works_and_offers_commands_that_run(tmp_path: Path, with_pack_on_pa
     assert "YOUR_FOLDER" in last
     for command in offered:
         done = subprocess.run(
-            ["sh", "-c", command], cwd=tmp_path, env=with_pack_on_path, capture_output=True, text=True, check=False, timeout=60
+            ["sh", "-c", command], cwd=here, env=with_pack_on_path, capture_output=True, text=True, check=False, timeout=60
         )
         assert (done.returncode, done.stderr) == (0, ""), command
         assert done.stdout, command
 
 
-def test_second_demo_refuses_in_one_line(tmp_path: Path) -> None:
-    assert run_pack("demo", cwd=tmp_path).returncode == 0
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    result = run_pack("demo", cwd=tmp_path)
+def test_second_demo_refuses_in_one_line(first_demo: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    here, result = first_demo
+    assert result.returncode == 0
+    before = {path: path.stat().st_mtime_ns for path in here.rglob("*")}
+    result = run_pack("demo", cwd=here)
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = lines(result.stderr)
     assert "exists already" in line
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert run_pack("demo", "other", cwd=tmp_path).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in here.rglob("*")} == before
 
 
 @pytest.mark.parametrize("kind", ["folder", "folder with a file", "file"])
