@@ -20,7 +20,7 @@ from packer.manifest import MAX_MANIFEST_BYTES, REPORT_FILE, FileEntry, Manifest
 from packer.model import TYPES_BY_NAME, Extent, Kept, Sample, display_name
 from packer.options import OnProgress, Progress
 from packer.plan import ShardLimits, WritePlan
-from packer.proof import find_wrong_payload
+from packer.proof import read_back
 from packer.syncing import begin_sync, sync_file
 
 __all__ = ["Assembly", "Labelling"]
@@ -47,8 +47,8 @@ class Labelling(NamedTuple):
 class Assembly:
     """One output in the making; a context that lets go of its files.
 
-    A finished shard is synced, digested and read back by threads, while the next one is written: syncing waits for the disk,
-    and what was just written need not be read from there.
+    A finished shard is synced and read back by threads, while the next one is written: syncing waits for the disk, and what was
+    just written need not be read from there.
 
     Args:
         container: its format.
@@ -85,7 +85,7 @@ class Assembly:
         self._proved = 0  # samples
         self._ends = False
         self._concluding: Future[None] | None = None
-        self._threads = ThreadPoolExecutor(3, thread_name_prefix="packer-shard")
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="packer-shard")
         self.payload_bytes = 0
         self._begun_bytes = 0  # of them that the disk was asked to take
         plan = WritePlan(
@@ -171,15 +171,14 @@ class Assembly:
 
     def _conclude(self, path: Path, samples: range, chain: str) -> None:
         syncing = self._threads.submit(sync_file, path)
-        digesting = self._threads.submit(file_digest, path, lambda: not self._ends)
-        wrong = find_wrong_payload(path, self._index.blocks(samples), self._header, self._keep_on(samples.start))
-        if wrong is not None:
-            index = samples.start + wrong
+        proof = read_back(path, self._index.blocks(samples), self._header, self._keep_on(samples.start))
+        if proof.wrong is not None:
+            index = samples.start + proof.wrong
             raise OutputError(
                 f"{path}: sample {index} ({display_name(self._index.name(index))!r}) does not read back as it was written. "
                 "The disk or the memory of this machine is failing."
             )
-        entry = ShardEntry(path.name, path.stat().st_size, len(samples), digesting.result())
+        entry = ShardEntry(path.name, proof.size_bytes, len(samples), proof.digest)
         syncing.result()
         if not self._ends:
             self._shards.append(entry)

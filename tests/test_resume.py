@@ -353,7 +353,7 @@ def test_too_many_open_files_is_said_with_its_cure_and_gone_on_from(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(packer.assembly, "file_digest", no_descriptor)
+        patch.setattr(packer.assembly, "read_back", no_descriptor)
         with pytest.raises(OutputError, match=r"Too many open files.*fewer --workers.*ulimit") as caught:
             run(source, format_name, check="full")
     assert "run the same command again" in " ".join(caught.value.__notes__)
