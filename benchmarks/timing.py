@@ -1,8 +1,8 @@
 """Interleaved repetitions, ratios of paired times, and how they are printed and written down.
 
-A benchmark is a list of contenders, one of them the baseline. They run in turn, A B C A B C ..., so that a slow minute
-of the machine falls on all of them, and each ratio is taken between two times of the same round. Reported are the
-median of the ratios, the lowest and the highest, and in the JSON lines every time of every round.
+A benchmark is a list of contenders, one of them the baseline. They run in turn, in rounds of another order each, so that a slow
+minute of the machine and the mark of who ran before fall on all of them, and each ratio is taken between two times of the same
+round. Reported are the median of the ratios, the lowest and the highest, and in the JSON lines every time of every round.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from enum import Enum
 from pathlib import Path
+from random import Random
 from statistics import median
 
 
@@ -128,10 +129,10 @@ class Pair:
 
 
 def compare(baseline: Contender, subjects: Sequence[Contender], *, measure: Measure, files: int, repeat: int) -> list[Result]:
-    """Run the baseline and the subjects in turn, ``repeat`` rounds.
+    """Run the baseline and the subjects, ``repeat`` rounds.
 
     Args:
-        baseline: what the others are compared with; it runs first in each round.
+        baseline: what the others are compared with.
         subjects: the others, in the order of the results.
         measure: what the ratios compare.
         files: number of files that each run treats.
@@ -144,10 +145,13 @@ def compare(baseline: Contender, subjects: Sequence[Contender], *, measure: Meas
 def compare_pairs(
     contenders: Sequence[Contender], pairs: Sequence[Pair], *, measure: Measure, files: int, repeat: int
 ) -> list[Result]:
-    """Run all contenders in turn, ``repeat`` rounds, and compare some of them with others. What was written is synced first.
+    """Run all contenders, ``repeat`` rounds, and compare some of them with others. What was written is synced first.
+
+    Each round has another order, the same in every run: who came after ``tar``, whose archive of a gigabyte had just been
+    removed, took half as long again.
 
     Args:
-        contenders: in the order in which they run; no two have the same name, and their own budgets are not looked at.
+        contenders: no two have the same name, and their own budgets are not looked at.
         pairs: what is compared with what, in the order of the results.
         measure: what the ratios compare.
         files: number of files that each run treats.
@@ -156,7 +160,7 @@ def compare_pairs(
     os.sync()
     seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for turn in range(repeat):
-        for contender in contenders:
+        for contender in Random(turn).sample(contenders, len(contenders)):
             times = seconds[contender.name]
             times.append(contender.run())
             print(f"  round {turn + 1} of {repeat}: {contender.name}: {times[-1]:.3f} s", file=sys.stderr)

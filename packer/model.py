@@ -1,4 +1,8 @@
-"""Frozen values that travel between the stages, and the fixed lists that appear in files.
+"""Values that travel between the stages, and the fixed lists that appear in files.
+
+Values of a pack job are tuples: a frozen dataclass with slots takes 0.8 ms when its module is loaded, a tenth of a second for
+all of them, and 1.1 µs to make one, where a tuple takes 0.1 ms and 0.5 µs. Those with a field ``index``, a name that tuples use
+for themselves, are dataclasses that nobody changes.
 
 The numbers in ``TYPES`` and ``MODES`` stand in the index of every dataset ever written: new entries go at the end,
 none is ever moved or reused.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -25,28 +26,28 @@ def stand_by_streams() -> None:
             setattr(sys, name, open(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8", closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 must not end a job
-    tireless = io.BufferedWriter(_Tireless(sys.stderr.fileno()))
-    sys.stderr = io.TextIOWrapper(tireless, sys.stderr.encoding, errors="backslashreplace", line_buffering=True)
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        tireless = io.BufferedWriter(_Tireless(sys.stderr))
+        sys.stderr = io.TextIOWrapper(tireless, sys.stderr.encoding, errors="backslashreplace", line_buffering=True)
 
 
 class _Tireless(io.RawIOBase):
-    """A descriptor to write to; what it does not take is lost, as nobody can be told."""
+    """What is written to another stream; what that does not take is lost, as nobody can be told."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        self._owner = stream  # which closes the other when it goes
+        self._stream: Any = getattr(stream.buffer, "raw", stream.buffer)  # itself where Python was told not to buffer
 
     def write(self, data: ReadableBuffer, /) -> int:
-        view = memoryview(data).cast("B")
-        try:
-            return os.write(self._descriptor, view)
-        except OSError:
-            return len(view)
+        with contextlib.suppress(OSError):
+            return int(self._stream.write(data) or 0)
+        return memoryview(data).nbytes
 
     def writable(self) -> bool:
         return True
 
     def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
+        return bool(self._stream.isatty())
 
     def fileno(self) -> int:
-        return self._descriptor
+        return int(self._stream.fileno())
