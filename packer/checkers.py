@@ -25,9 +25,10 @@ from packer.workers import Worker, WorkerFailure, no_thread
 
 __all__ = ["CheckPool"]
 
-_CHUNK_FILES = 64
-_CHUNK_BYTES = 4 << 20
-_AHEAD_PER_WORKER = 16  # chunks; with the default chunk that is at most 64 MB a worker in the page cache
+_CHUNK_FILES = 128
+_FIRST_FILES = 8  # of a chunk; each is twice the one before, so that few files are work for all workers
+_CHUNK_BYTES = 8 << 20
+_AHEAD_PER_WORKER = 8  # chunks; with the default chunk that is at most 64 MB a worker in the page cache
 Known = Callable[[Source], Verdict | None]
 _TRIES = 3  # of a file whose worker dies, each in a new process
 
@@ -155,12 +156,13 @@ def _chunks(sources: Iterable[Source], known: Known) -> Iterator[tuple[list[Sour
     chunk: list[Source] = []
     verdicts: list[Verdict] = []
     size = 0
+    most = min(_FIRST_FILES, _CHUNK_FILES)
     for source in sources:
         verdict = known(source)
         is_other = (verdict is None) == bool(verdicts)
-        if chunk and (is_other or len(chunk) == _CHUNK_FILES or size + source.size_bytes > _CHUNK_BYTES):
+        if chunk and (is_other or len(chunk) == most or size + source.size_bytes > _CHUNK_BYTES):
             yield chunk, verdicts
-            chunk, verdicts, size = [], [], 0
+            chunk, verdicts, size, most = [], [], 0, min(2 * most, _CHUNK_FILES)
         chunk.append(source)
         if verdict is not None:
             verdicts.append(verdict)
