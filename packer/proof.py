@@ -19,7 +19,6 @@ from packer.files import OPEN_FLAGS, OpenFile
 __all__ = ["Proof", "read_back"]
 
 _SPAN_BYTES = 512 << 10  # payloads are read as many at a time: small files cost no system call each, and a core keeps it near
-_GAP_BYTES = 64 << 10  # that nobody wants, between two of them
 
 
 class Proof(NamedTuple):
@@ -27,7 +26,7 @@ class Proof(NamedTuple):
 
     Attributes:
         wrong: the place among its samples of one that differs, ``None`` where there is none.
-        digest: xxh3-128 of the whole shard, 32 hexadecimal digits; of no use where the reading ended early.
+        digest: xxh3-128 of the whole shard, 32 hexadecimal digits; of no use where one differs or the reading ended early.
         size_bytes: of the shard.
     """
 
@@ -51,7 +50,7 @@ def read_back(path: Path, blocks: Iterator[NDArray[Any]], header: bytes, keep_on
     """
     shard = _Shard(path)
     begin = xxhash.xxh3_64(header)
-    done, wrong = 0, None
+    done = 0
     for records in blocks:
         data = records["data"]
         order = np.argsort(data["offset"], kind="stable")
@@ -67,14 +66,13 @@ def read_back(path: Path, blocks: Iterator[NDArray[Any]], header: bytes, keep_on
                 else:
                     digest = xxhash.xxh3_64_intdigest(body)
                 if digest != digests[i]:
-                    wrong = done + int(order[i])
-                    break
-            if wrong is not None or not keep_on(done + last):
-                return Proof(wrong, shard.digest.hexdigest(), shard.size_bytes)
+                    return shard.proof(done + int(order[i]))
+            if not keep_on(done + last):
+                return shard.proof()
         done += len(records)
     while shard.position < shard.size_bytes and keep_on(done):
         shard.digest_some(shard.size_bytes)
-    return Proof(None, shard.digest.hexdigest(), shard.size_bytes)
+    return shard.proof()
 
 
 class _Shard:
@@ -82,7 +80,7 @@ class _Shard:
 
     def __init__(self, path: Path) -> None:
         self.size_bytes = os.stat(path).st_size
-        self.digest = xxhash.xxh3_128()
+        self._digest = xxhash.xxh3_128()
         self.position = 0  # up to which it is digested
         self._file = OpenFile(os.open(path, OPEN_FLAGS), path, self.size_bytes)
         self._buffer = memoryview(bytearray(_SPAN_BYTES))  # one for all: a new one each time costs a page fault every 4 kB
@@ -96,7 +94,7 @@ class _Shard:
         span = self._buffer[: end - start]
         self._file.read_into(start, end - start, (span,))
         if end > self.position:
-            self.digest.update(span[self.position - start :])
+            self._digest.update(span[self.position - start :])
             self.position = end
         return span
 
@@ -104,8 +102,12 @@ class _Shard:
         """Go on towards a place."""
         some = self._buffer[: end - self.position]
         self._file.read_into(self.position, len(some), (some,))
-        self.digest.update(some)
+        self._digest.update(some)
         self.position += len(some)
+
+    def proof(self, wrong: int | None = None) -> Proof:
+        """What was found so far."""
+        return Proof(wrong, self._digest.hexdigest(), self.size_bytes)
 
 
 def _spans(offsets: list[int], sizes: list[int]) -> Iterator[tuple[int, int, int, int]]:
@@ -114,7 +116,7 @@ def _spans(offsets: list[int], sizes: list[int]) -> Iterator[tuple[int, int, int
     while first < count:
         start, end = offsets[first], offsets[first] + sizes[first]
         last = first + 1
-        while last < count and 0 <= offsets[last] - end <= _GAP_BYTES and offsets[last] + sizes[last] - start <= _SPAN_BYTES:
+        while last < count and offsets[last] >= end and offsets[last] + sizes[last] - start <= _SPAN_BYTES:
             end = offsets[last] + sizes[last]
             last += 1
         yield first, last, start, end

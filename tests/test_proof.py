@@ -37,7 +37,6 @@ def records(places: list[tuple[int, int]], header: bytes = b"") -> NDArray[Any]:
 def shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A shard that is read in many small steps."""
     monkeypatch.setattr(proof, "_SPAN_BYTES", 256)
-    monkeypatch.setattr(proof, "_GAP_BYTES", 100)
     path = tmp_path / "shard"
     path.write_bytes(CONTENT)
     return path

@@ -50,13 +50,11 @@ class _Writer:
         # writemap is never used: the file would get the size of the map. No lock: there is one writer, and lock.mdb would
         # stay behind. No sync: packer.commit does it once.
         self._space = sum(map(_space, plan.sizes)) + _SPARE
-        try:
+        with _errors_as_os_error:
             self._environment = lmdb.open(
                 str(plan.folder), map_size=self._space, mode=0o666, lock=False, sync=False, writemap=False, max_dbs=0
             )
             self._transaction = self._environment.begin(write=True)
-        except lmdb.Error as error:
-            raise _as_os_error(error) from error
         self._used = _SPARE
         self._uncommitted = 0
 
@@ -66,24 +64,19 @@ class _Writer:
 
     def append(self, sample: Sample, payload: bytes) -> None:
         self._used += _space(len(payload))
-        try:
+        with _errors_as_os_error:
             if self._used > self._space:
                 # A file grew after the scan had seen it.
                 self._commit(2 * self._used)
-            is_last = self._transaction.put(f"{sample.key}.{sample.type.extension}".encode(), payload, append=True)
+            if not self._transaction.put(f"{sample.key}.{sample.type.extension}".encode(), payload, append=True):
+                raise OutputError(f"{self._path}: no more than {10**9:,} samples are in order there. Use webdataset.")
             self._uncommitted += len(payload)
             if self._uncommitted >= _COMMIT_BYTES:
                 self._commit()
-        except lmdb.Error as error:
-            raise _as_os_error(error) from error
-        if not is_last:
-            raise OutputError(f"{self._path}: no more than {10**9:,} samples are in order there. Use webdataset.")
 
     def finish(self) -> None:
-        try:
+        with _errors_as_os_error:
             self._transaction.commit()
-        except lmdb.Error as error:
-            raise _as_os_error(error) from error
         self._plan.shard_done(self._path, _extents(self._environment))
 
     def close(self) -> None:
@@ -98,9 +91,18 @@ class _Writer:
         self._uncommitted = 0
 
 
-def _as_os_error(error: lmdb.Error) -> OSError:
-    """What liblmdb says of a full disk, as every other writer says it."""
-    return OSError(str(error))
+class _ErrorsAsOSError:
+    """What liblmdb says of a full disk, as every other writer says it. One object, since each sample enters it."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, lmdb.Error):
+            raise OSError(str(error)) from error
+
+
+_errors_as_os_error = _ErrorsAsOSError()
 
 
 def _space(size: int) -> int:
