@@ -28,12 +28,12 @@ import h5py
 import numpy as np
 import torch
 from data import ARRAY_SHAPE, make_arrays
-from epochs import BATCH, SourceFiles, Truth, batch_epoch, best_of, loader_epoch, sample_epoch, timed, with_threads
+from epochs import BATCH, SourceFiles, Truth, batch_epoch, loader_epoch, sample_epoch, timed, with_threads
 from ffcv_side import start_ffcv
 from machine import count_cpus
 from numpy.typing import NDArray
 from ranges import KnownRanges
-from timing import Contender, Measure, Pair, Result, compare_pairs
+from timing import Contender, Measure, Pair, Result, compare_pairs, settings_of
 from torch.utils.data import Dataset
 from xxhash import xxh3_64_intdigest
 
@@ -103,7 +103,7 @@ def compare_arrays(
     contenders = [
         timed(gather, partial(take, truth, buffer), truth),
         timed(parallel, partial(index_select, truth, buffer), truth),
-        _in_one_or_all_threads(load, NpyFiles(files), truth),
+        *_in_one_or_all_threads(load, NpyFiles(files), truth),
     ]
     others = [Pair(parallel, gather), Pair(load, gather)]
     settings: dict[str, object] = {}
@@ -114,14 +114,14 @@ def compare_arrays(
                 start_ffcv(ffcv_python, "arrays", files, work, threads=sorted({1, count_cpus()}), tolerance=0.0)
             )
             settings["ffcv"] = versions
-            contenders.append(ffcv)
-            others.append(Pair(ffcv.name, gather))
+            contenders += ffcv
+            others.append(Pair("FFCV", gather))
         for format_name in formats:
             output = work / f"arrays.{format_name}"
             pack_folder(folder, PackOptions(format=format_name, output=output, check="none"))
             if format_name == "hdf5":
                 dataset = H5pyRows(output / "data.h5", files.targets)
-                contenders.append(_in_one_or_all_threads(rows, dataset, truth))
+                contenders += _in_one_or_all_threads(rows, dataset, truth)
                 others.append(Pair(rows, gather))
             if not pairs:
                 known, two = KnownRanges(output), [np.zeros((BATCH, *ARRAY_SHAPE), np.float32) for _ in range(2)]
@@ -167,10 +167,10 @@ def read_rows(
         yield torch.from_numpy(buffers[0][: len(numbers)]), targets[torch.tensor(numbers)]
 
 
-def _in_one_or_all_threads(name: str, dataset: Dataset[Any], truth: Truth) -> Contender:
+def _in_one_or_all_threads(name: str, dataset: Dataset[Any], truth: Truth) -> list[Contender]:
     epoch = sample_epoch(dataset)
     ways = [timed(f"{name}, {n} threads", with_threads(n, epoch), truth) for n in sorted({1, count_cpus()})]
-    return best_of(name, ways)
+    return settings_of(name, ways)
 
 
 def take(truth: Truth, buffer: torch.Tensor, order: Sequence[int]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -155,11 +155,6 @@ def prove_epoch(name: str, epoch: Epoch, truth: Truth, random: np.random.Generat
         raise WrongDataError(f"{name}: {start} samples in an epoch of {len(order)}")
 
 
-def best_of(name: str, contenders: Sequence[Contender]) -> Contender:
-    """One contender for several settings of the same thing: a round runs all of them, and the fastest counts."""
-    return Contender(name, lambda: min(contender.run() for contender in contenders))
-
-
 def with_threads(threads: int, epoch: Epoch) -> Epoch:
     """The same epochs with so many threads of torch in this process: copying in two is not always faster than in one."""
     return partial(_iterate_with_threads, threads, epoch)

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from epochs import BATCH, SourceFiles, best_of
+from epochs import BATCH, SourceFiles
 from proof import WrongDataError
-from timing import Contender
+from timing import Contender, settings_of
 
 _CHILD = Path(__file__).with_name("ffcv_child.py")
 
@@ -20,7 +20,7 @@ _CHILD = Path(__file__).with_name("ffcv_child.py")
 @contextmanager
 def start_ffcv(
     python: Path, kind: str, files: SourceFiles, work: Path, *, threads: Sequence[int], tolerance: float
-) -> Iterator[tuple[Contender, dict[str, str]]]:
+) -> Iterator[tuple[list[Contender], dict[str, str]]]:
     """Write the files in FFCV's format and start a process that reads them, one for each number of threads.
 
     Args:
@@ -28,11 +28,11 @@ def start_ffcv(
         kind: ``arrays`` or ``pictures``.
         files: the source files.
         work: an existing folder for FFCV's files.
-        threads: the numbers of threads to try; in each round the fastest counts.
+        threads: the numbers of threads to try; the best one counts.
         tolerance: the mean difference of a picture from Pillow's that is let through.
 
     Yields:
-        FFCV as a contender, and the versions that run.
+        FFCV with each number of threads, as settings of the contender ``FFCV``, and the versions that run.
 
     Raises:
         WrongDataError: FFCV could not be started. Its runs raise it where a sample is missing or differs.
@@ -47,7 +47,7 @@ def start_ffcv(
             ask, versions = stack.enter_context(_child(python, kind, listing, work / f"{kind}-{count}.beton", count))
             name = f"FFCV, {count} threads"
             contenders.append(Contender(name, partial(_run, name, ask, expected, tolerance)))
-        yield best_of("FFCV", contenders), versions
+        yield settings_of("FFCV", contenders), versions
 
 
 @contextmanager

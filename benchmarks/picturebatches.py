@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from data import make_photos
-from epochs import SourceFiles, Truth, batch_epoch, best_of, loader_epoch, sample_epoch, timed
+from epochs import SourceFiles, Truth, batch_epoch, loader_epoch, sample_epoch, timed
 from ffcv_side import start_ffcv
 from machine import count_cpus
 from PIL import Image
-from timing import Contender, Measure, Pair, Result, compare_pairs
+from timing import Measure, Pair, Result, compare_pairs, settings_of
 from torch.utils.data import Dataset
 
 from packer import PackOptions, open_dataset, pack_folder
@@ -82,7 +82,7 @@ def compare_pictures(
         baseline = f"Pillow {label}"
         counts = (0, workers)
         ways = [timed(f"{baseline}, {n} workers", sample_epoch(pillow, workers=n), truth) for n in counts]
-        contenders = [best_of(baseline, ways)]
+        contenders = settings_of(baseline, ways)
         pairs: list[Pair] = []
         with ExitStack() as stack:
             if ffcv_python:
@@ -90,7 +90,7 @@ def compare_pictures(
                     start_ffcv(ffcv_python, "pictures", files, work, threads=[count_cpus()], tolerance=TOLERANCE)
                 )
                 settings["ffcv"] = versions
-                contenders.append(Contender("FFCV", ffcv.run))
+                contenders += ffcv
             for format_name in formats:
                 output = work / f"pictures-{tiles}.{format_name}"
                 pack_folder(folder, PackOptions(format=format_name, output=output, check="none"))
@@ -98,7 +98,7 @@ def compare_pictures(
                 name = f"batches {label}, {format_name}"
                 ways = [timed(f"{name}, {n} workers", batch_epoch(data, workers=n), truth) for n in counts]
                 threads = f"packer.Loader {label}, {format_name}"
-                contenders += [best_of(name, ways), timed(threads, loader_epoch(data), truth)]
+                contenders += [*settings_of(name, ways), timed(threads, loader_epoch(data), truth)]
                 pairs += [Pair(name, baseline, budget), Pair(threads, baseline, budget)]
                 if ffcv_python:
                     pairs += [Pair(name, "FFCV", FFCV_BUDGET), Pair(threads, "FFCV", FFCV_BUDGET)]
