@@ -37,9 +37,11 @@ def command(
 
     Nothing is decoded again. Samples, order, names and labels stay, each is compared with its digest.
     """
+    from packer.cli.memory import keep_freed_memory
     from packer.convert import convert_dataset
 
     limits = shard_limits(shards)
+    keep_freed_memory()
     with progress_display(quiet) as on_progress:
         summary = convert_dataset(dataset, format_, output=output, overwrite=overwrite, limits=limits, on_progress=on_progress)
     if as_json:

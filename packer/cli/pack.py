@@ -73,6 +73,7 @@ def command(
     Every file is checked by decoding it. A damaged one is named in the report and stays out; the rest is packed byte for
     byte. First-level folders are the classes, as in torchvision's ImageFolder.
     """
+    from packer.cli.memory import keep_freed_memory
     from packer.options import PackOptions
     from packer.pack import pack_folder
     from packer.report import report_rows
@@ -96,6 +97,7 @@ def command(
         emit_plan(plan, as_json=as_json, quiet=quiet, verbose=verbose)
         plan.raise_refusal()
         return
+    keep_freed_memory()
     with progress_display(quiet) as on_progress:
         summary = pack_folder(src, options, on_progress)
     if as_json:
