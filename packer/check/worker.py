@@ -37,18 +37,8 @@ def encode_verdict(verdict: Verdict) -> list[Any]:
     """A verdict as plain JSON values."""
     if isinstance(verdict, Skipped):
         return [verdict.code, verdict.detail]
-    return [
-        verdict.type,
-        verdict.size_bytes,
-        verdict.digest,
-        verdict.mode,
-        verdict.width,
-        verdict.height,
-        verdict.frames,
-        verdict.orientation,
-        verdict.header.decode("latin-1"),
-        [(note.code, note.detail) for note in verdict.warnings],
-    ]
+    *facts, header, warnings = verdict
+    return [*facts, header.decode("latin-1"), [(note.code, note.detail) for note in warnings]]
 
 
 def decode_verdict(values: list[Any]) -> Verdict:
