@@ -64,8 +64,8 @@ REASONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^reading, arrays: packer\.Loader, \w+ against (np\.load a file|FFCV)$",
-        "np.load takes fresh memory for each batch: 144 page faults a sample, which on this virtual machine cost 0.7 to 3.5 µs "
-        "each. Its rate was 2,300 arrays/s in this run and 1,050 in two others of the day, where packer.Loader had 9.5 to 11 "
+        "np.load takes fresh memory for each batch: 144 page faults a sample, which cost 1 to 4 µs each on this machine. "
+        "Its rate was 2,300 arrays/s in this run and 1,050 in two others of the day, where packer.Loader had 9.5 to 11 "
         "times as much. Known ranges, read and digested without a reader, give 2.7 times np.load with one thread in this run.",
     ),
     (
