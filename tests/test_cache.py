@@ -315,14 +315,12 @@ def test_what_was_pickled_by_a_process_that_ended_begins_with_an_empty_cache(tar
     number = data._store.cache.file._descriptor
     del data
     gc.collect()
-    with tar.path.joinpath("manifest.json").open("rb") as other:
-        if other.fileno() != number:  # its number now means another file
-            os.dup2(other.fileno(), number)
-        try:
-            arrived = pickle.loads(sent)
-        finally:
-            if other.fileno() != number:
-                os.close(number)
+    taken = os.open(tar.path / "manifest.json", os.O_RDONLY)
+    if taken != number:
+        os.dup2(taken, number)
+        os.close(taken)
+    with os.fdopen(number, "rb"):  # which now means another file
+        arrived = pickle.loads(sent)
     assert used_bytes(arrived) < 4096
     assert wrong(arrived) == []
     assert used_bytes(arrived) > SAMPLES * 4 * LENGTH

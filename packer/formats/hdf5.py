@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 
 from packer.errors import OutputError
 from packer.files import discard
-from packer.formats._base import Candidates, Estimate, Format, NativeSample
+from packer.formats._base import WRITE_BYTES, Candidates, Estimate, Format, NativeSample
 from packer.model import Extent, Sample
 from packer.npyheader import parse_header
 from packer.plan import WritePlan
@@ -58,7 +58,6 @@ __all__ = ["FORMAT"]
 
 _FILE = "data.h5"
 _START = 1 << 20  # where payloads begin: behind all that HDF5 writes before the first dataset
-_BUFFER = 128 << 10  # with 1 MB the kernel takes its pages in larger pieces, which cost a fifth more on a virtual machine
 _CHUNK_BYTES = 1 << 20
 _MAX_RANK = 32  # axes that an HDF5 dataset can have
 _HDF5_BYTES = 8_192  # about what its own structures take
@@ -73,7 +72,7 @@ class _Writer:
         self._path = Path(plan.folder, _FILE)
         with _errors_as_os_error(), h5py.File(self._path, "w", libver="earliest"):
             pass
-        self._file: BinaryIO = self._path.open("r+b", buffering=_BUFFER)
+        self._file: BinaryIO = self._path.open("r+b", buffering=WRITE_BYTES)
         self._file.seek(_START)
         self._sizes = array("Q")
         self._labels = array("q")
@@ -130,7 +129,7 @@ class _Writer:
                 self._sizes[i] = len(header) + size
         self._file.close()
         spare.replace(self._path)
-        self._file = self._path.open("r+b", buffering=_BUFFER)
+        self._file = self._path.open("r+b", buffering=WRITE_BYTES)
         self._file.seek(0, 2)
         self._header = b""
 

@@ -67,7 +67,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packer.files import discard
-from packer.formats._base import Candidates, Estimate, Format, NativeSample, fill
+from packer.formats._base import WRITE_BYTES, Candidates, Estimate, Format, NativeSample, fill
 from packer.model import NO_LABEL, Extent, Sample
 from packer.plan import WritePlan
 
@@ -76,7 +76,6 @@ __all__ = ["FORMAT"]
 _BLOCK = 512
 _RECORD = 10_240
 _ZEROS = bytes(_BLOCK)
-_BUFFER = 128 << 10  # with 1 MB the kernel takes its pages in larger pieces, which cost a fifth more on a virtual machine
 _ESTIMATE_BLOCK = 65_536  # names
 
 
@@ -118,7 +117,7 @@ class _Writer:
 
     def _write(self, header: bytes, payload: bytes, others: bytes) -> None:
         if self._file is None:
-            self._file = self.path.open("wb", buffering=_BUFFER)
+            self._file = self.path.open("wb", buffering=WRITE_BYTES)
         self._file.write(header)
         self._file.write(payload)
         self._file.write(_ZEROS[: -len(payload) % _BLOCK] + others)
