@@ -37,8 +37,18 @@ def encode_verdict(verdict: Verdict) -> list[Any]:
     """A verdict as plain JSON values."""
     if isinstance(verdict, Skipped):
         return [verdict.code, verdict.detail]
-    *facts, header, warnings = verdict
-    return [*facts, header.decode("latin-1"), [(note.code, note.detail) for note in warnings]]
+    return [
+        verdict.type,
+        verdict.size_bytes,
+        verdict.digest,
+        verdict.mode,
+        verdict.width,
+        verdict.height,
+        verdict.frames,
+        verdict.orientation,
+        verdict.header.decode("latin-1"),
+        [(note.code, note.detail) for note in verdict.warnings],
+    ]
 
 
 def decode_verdict(values: list[Any]) -> Verdict:
