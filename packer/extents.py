@@ -29,6 +29,9 @@ _SHARE_OF_LIMIT = (
     8  # of `ulimit -n`, which may be 128: other datasets want a share, too, and torch's pipes, which do not ask twice
 )
 _NEAR_BYTES = 64 << 10
+# One that is missing after all costs a hard disk 10 ms, and asking 5 us: so it may be one of two thousand.
+_ALL_CACHED = 1024
+_LOOKED_AT = 8  # one of so many
 _HAS_DIR_FD = os.open in os.supports_dir_fd
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
@@ -58,6 +61,7 @@ class ExtentReader:
         self._shards = shards
         self._mmap = mmap
         self._files: dict[int, OpenFile] = {}
+        self._cached_in_a_row = 0  # no lock: where a thread's are forgotten, some more are looked at
         self.folder_identity = identify(os.stat(folder))
         self.identities = tuple(_identify_shard(Path(folder, shard.file), shard.size_bytes) for shard in shards)
 
@@ -96,13 +100,30 @@ class ExtentReader:
         """Have the system read ranges into its memory while something else is done. Advice: it never fails.
 
         Cold random reads of a batch are three times as fast when all are asked for first, since a disk or server then works
-        on many at once.
+        on many at once. Of those that are in memory already it is a fifth of the time of a small sample: after a thousand in
+        a row of which each was, only some are looked at, and nothing is asked for until one is missing.
         """
-        for shard, offset, size in joined(ranges):
+        wanted = list(joined(ranges))
+        if self._are_cached(wanted):
+            return
+        for shard, offset, size in wanted:
             try:
                 self._file(shard, offset, size).ask_ahead(offset, size)
             except (DatasetError, OSError):
                 continue  # what is wrong with a range is said when it is read, with the name of its sample
+
+    def _are_cached(self, ranges: list[tuple[int, int, int]]) -> bool:
+        """Whether the system seems to have all of these in its memory."""
+        for shard, offset, size in ranges[:: 1 if self._cached_in_a_row < _ALL_CACHED else _LOOKED_AT]:
+            try:
+                is_cached = self._file(shard, offset, size).has_cached(offset + size - 1)
+            except (DatasetError, OSError):
+                is_cached = False
+            if not is_cached:
+                self._cached_in_a_row = 0
+                return False
+            self._cached_in_a_row += 1
+        return True
 
     def path(self, shard: int) -> Path:
         """The file of a shard, for messages."""

@@ -194,13 +194,15 @@ class OpenFile:
 
     def ask_ahead(self, offset: int, size: int) -> None:
         """Tell the system that this range is wanted soon, and return at once; where it cannot be told, nothing happens."""
-        if _HAS_FADVISE and not (size > _ASKED_BYTES and self._has_cached(offset + size - 1)):
+        if _HAS_FADVISE and not (size > _ASKED_BYTES and self.has_cached(offset + size - 1)):
             end = offset + min(size, _MOST_ASKED_BYTES)
             for start in range(offset, end, _ASKED_BYTES):
                 os.posix_fadvise(self._descriptor, start, min(_ASKED_BYTES, end - start), os.POSIX_FADV_WILLNEED)
 
-    def _has_cached(self, offset: int) -> bool:
-        """Whether the system has a byte in its memory; 1 µs, where asking for 600 kB that are there costs 9."""
+    def has_cached(self, offset: int) -> bool:
+        """Whether the system has a byte in its memory, as far as it can say; 1 µs, where asking for 600 kB that are there
+        costs 9.
+        """
         try:
             return _NOWAIT is not None and os.preadv(self._descriptor, [bytearray(1)], offset, _NOWAIT) == 1
         except OSError:  # it would have to wait, or a file system that cannot say

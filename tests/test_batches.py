@@ -16,6 +16,7 @@ from PIL import Image
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, random_split
 
 from packer import buffers, files, formats, open_dataset
+from packer.batches import ArrayBatch
 from packer.datasets import PackedDataset
 from packer.errors import CorruptSampleError, DatasetError, MixedBatchError, OptionError
 from packer.manifest import load_manifest
@@ -111,7 +112,8 @@ def test_arrays_with_one_header_are_read_straight_into_the_batch(
 ) -> None:
     data = open_dataset(arrays(format_name, kind), output="numpy")
     copied: list[object] = []
-    monkeypatch.setattr("packer.samples.fill_batch", lambda *arguments: copied.append(arguments) or np.zeros(3))
+    fill = ArrayBatch.fill
+    monkeypatch.setattr(ArrayBatch, "fill", lambda *arguments: copied.append(arguments) or fill(*arguments))
     data[[0, 1, 2]]
     has_one_header = not any(word in kind for word in ("columns", "endian", "several", "headers", "long"))
     assert bool(copied) is not (has_one_header or bool(data._store.manifest.header))
@@ -148,12 +150,12 @@ def test_reads_that_give_less_than_was_asked_for_give_the_same_batch(
     monkeypatch.setattr(files, "_HAS_PREAD", has_preadv)
     real = os.preadv
 
-    def few(descriptor: int, parts: list[memoryview], offset: int) -> int:
+    def few(descriptor: int, parts: list[memoryview], *where: int) -> int:
         left, kept = most, []
         for part in parts:
             kept.append(part[:left])
             left -= len(kept[-1])
-        return real(descriptor, kept, offset)
+        return real(descriptor, kept, *where)
 
     few_at_a_time(most)(monkeypatch)
     monkeypatch.setattr(os, "preadv", few)

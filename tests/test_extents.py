@@ -121,7 +121,7 @@ def few_at_a_time(most: int) -> Callable[..., object]:
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "pread", lambda file, size, offset: real_pread(file, min(size, most), offset))
         monkeypatch.setattr(
-            os, "preadv", lambda file, buffers, offset: real_preadv(file, [buffer[:most] for buffer in buffers], offset)
+            os, "preadv", lambda file, buffers, *where: real_preadv(file, [buffer[:most] for buffer in buffers], *where)
         )
         monkeypatch.setattr(os, "read", lambda file, size: real_read(file, min(size, most)))
 
@@ -540,13 +540,79 @@ def test_what_the_system_says_to_asking_ahead_does_not_matter(
     make_reader(tmp_path, [CONTENT], mmap=mmap).ask_ahead([(0, 0, 10)])
 
 
+def asked_of(mmap: bool, monkeypatch: pytest.MonkeyPatch, cached: Callable[[int], bool]) -> list[tuple[int, int]]:
+    """What is asked for from here on, where these bytes are in the system's memory."""
+    asked: list[tuple[int, int]] = []
+    kind = files.MappedFile if mmap else files.OpenFile
+    monkeypatch.setattr(kind, "ask_ahead", lambda self, offset, size: asked.append((offset, size)))
+    monkeypatch.setattr(kind, "has_cached", lambda self, offset: cached(offset))
+    return asked
+
+
+def test_what_is_in_memory_is_not_asked_for(tmp_path: Path, mmap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = make_reader(tmp_path, [bytes(1_000_000)], mmap=mmap)
+    cold = {699_999}
+    asked = asked_of(mmap, monkeypatch, lambda offset: offset not in cold)
+    ranges = [(0, i * 100_000, 99_999 + i % 2) for i in range(0, 10, 2)]
+    reader.ask_ahead(ranges)
+    assert asked == []
+    reader.ask_ahead([*ranges, (0, 600_000, 100_000)])
+    assert (0, 99_999) in asked  # which of the others are there is not looked at then
+    assert (600_000, 100_000) in asked
+
+
+def test_after_a_thousand_in_memory_some_are_looked_at_until_one_is_missing(
+    tmp_path: Path, mmap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = make_reader(tmp_path, [bytes(10_000_000)], mmap=mmap)
+    looked: list[int] = []
+    cold: set[int] = set()
+    asked = asked_of(mmap, monkeypatch, lambda offset: looked.append(offset) or offset not in cold)
+    apart = [(0, i * 100_000, 1) for i in range(64)]  # no two are joined
+    for _ in range(16):
+        reader.ask_ahead(apart)
+    assert len(looked) == 1024
+    reader.ask_ahead(apart)
+    assert len(looked) == 1024 + 8
+    cold.add(100_000)  # the second, which nobody looks at
+    reader.ask_ahead(apart)
+    assert asked == []
+    cold.add(800_000)
+    reader.ask_ahead(apart)
+    assert asked == [(offset, size) for _, offset, size in apart]
+    asked.clear()
+    cold.clear()
+    looked.clear()
+    reader.ask_ahead(apart)
+    assert (len(looked), asked) == (64, [])  # all are looked at again
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system cannot be asked")
+def test_a_file_that_was_just_written_is_in_memory(tmp_path: Path, mmap: bool) -> None:
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    file = reader._file(0, 0, 1)
+    assert file.has_cached(99_999)
+    assert not file.has_cached(100_000)  # behind the end there is nothing
+
+
+def test_where_the_system_cannot_say_everything_is_asked_for(
+    tmp_path: Path, mmap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over NFS, and on macOS and Windows."""
+    monkeypatch.setattr(files, "_NOWAIT", None)
+    kind, asked = files.MappedFile if mmap else files.OpenFile, list[tuple[int, int]]()
+    monkeypatch.setattr(kind, "ask_ahead", lambda self, offset, size: asked.append((offset, size)))
+    reader = make_reader(tmp_path, [CONTENT], mmap=mmap)
+    for _ in range(1100):
+        reader.ask_ahead([(0, 10, 10)])
+    assert len(asked) == 1100
+
+
 def test_neighbours_are_asked_for_at_once_and_distant_ranges_by_themselves(
     tmp_path: Path, mmap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = make_reader(tmp_path, [bytes(1_000_000)] * 2, mmap=mmap)
-    asked: list[tuple[int, int]] = []
-    kind = files.MappedFile if mmap else files.OpenFile
-    monkeypatch.setattr(kind, "ask_ahead", lambda self, offset, size: asked.append((offset, size)))
+    asked = asked_of(mmap, monkeypatch, cached=lambda offset: False)
     ranges = [(0, 0, 100), (0, 100, 100), (0, 1_000, 50), (0, 500_000, 10), (0, 400_000, 10), (0, 400_000, 10), (1, 400_010, 5)]
     reader.ask_ahead(ranges)
     assert asked == [(0, 1_050), (500_000, 10), (400_000, 10), (400_000, 10), (400_010, 5)]
