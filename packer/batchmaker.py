@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from packer.seeds import kept_generators, seed_generators
 from packer.tensors import collate
 from packer.workerlog import Ear
 
-__all__ = ["BatchMaker", "Read"]
+__all__ = ["BatchMaker", "BatchRead", "Read", "name_of"]
 
 
 class Read(NamedTuple):
@@ -29,6 +30,86 @@ class Read(NamedTuple):
 
 def _nothing() -> None:
     """Any batch is wanted."""
+
+
+class BatchRead:
+    """A batch of a packed dataset that is being read, by one thread or by several, each with a part of it.
+
+    Args:
+        data: the dataset.
+        numbers: of the samples.
+        wanted: what ``ask_for`` has given for them, where they were asked for ahead.
+        skips: leave out samples that cannot be read.
+
+    Attributes:
+        places: of all its samples.
+    """
+
+    def __init__(self, data: PackedDataset, numbers: list[int], wanted: Wanted | None, *, skips: bool) -> None:
+        self._data = data
+        self._numbers = numbers
+        self._skips = skips
+        self._reading = data.begin_batch(wanted or numbers)
+        self.places = self._reading.places
+        self._left = len(self.places)
+        self._errors: dict[int, BaseException] = {}  # by the first place of their part
+        self._lock = threading.Lock()
+        self._start_s = 0.0
+
+    def parts(self, most: int) -> list[range]:
+        """Places for at most so many threads, all that there are."""
+        return self._reading.parts(most)
+
+    def fill(self, places: range, check: Callable[[], object]) -> bool:
+        """Read and decode the samples at some places; what goes wrong is kept for ``result``.
+
+        Args:
+            places: what of the batch.
+            check: called before each sample; what it raises ends the reading.
+
+        Returns:
+            Whether no other places are left, so that it is time for ``result``.
+        """
+        with self._lock:
+            self._start_s = self._start_s or perf_counter()
+        try:
+            self._reading.fill(places, check)
+        except BaseException as error:  # noqa: BLE001 - raised by whoever asks for the result
+            self._errors[places.start] = error
+        with self._lock:
+            self._left -= len(places)
+            return not self._left
+
+    def result(self, check: Callable[[], object]) -> Read:
+        """What was read. Where samples are skipped, this reads those that are not once more.
+
+        Args:
+            check: called before each sample then; what it raises ends it.
+
+        Raises:
+            Exception: of the first sample that raised one, unless it is skipped.
+        """
+        if not self._errors:
+            return Read(self._reading.pieces(), self._numbers, [], perf_counter() - self._start_s)
+        # Of the first part, and so of the first sample, however many threads there were.
+        first = self._errors[min(self._errors)]
+        self._errors.clear()
+        try:
+            if not self._skips or not isinstance(first, Exception):
+                raise first
+        finally:
+            del first  # whose frames hold this one, and the memory of the batch
+        data, sound, skipped = self._data, list[int](), list[Skip]()
+        for number in self._numbers:
+            check()
+            try:
+                data.read_batch([number])
+            except Exception as error:  # noqa: BLE001 - whatever it is, the user wants the others
+                skipped.append(Skip(name_of(data, number), _problem(error)))
+            else:
+                sound.append(number)
+        pieces = data.read_batch(sound) if sound else None
+        return Read(pieces, sound, skipped, perf_counter() - self._start_s)
 
 
 class BatchMaker:
@@ -71,36 +152,22 @@ class BatchMaker:
             Exception: whatever a sample raises, unless it is skipped.
         """
         try:
-            return self.finish(ask, self.read(ask, check), check) if self._makes_whole else self._make_by_sample(ask, check)
+            if not self._makes_whole:
+                return self._make_by_sample(ask, check)
+            reading = self.begin(ask)
+            reading.fill(reading.places, check)
+            return self.finish(ask, reading.result(check), check)
         except StopIteration as error:  # for a DataLoader that would be the end of the epoch
             raise RuntimeError(f"a sample raised {error!r}: {', '.join(getattr(error, '__notes__', []))}") from error
 
-    def read(self, ask: Ask, check: Callable[[], object] = _nothing, wanted: Wanted | None = None) -> Read:
-        """Read and decode what the batch is made of; what runs nobody's transform, and so may be called in any thread.
+    def begin(self, ask: Ask, wanted: Wanted | None = None) -> BatchRead:
+        """Begin to read a batch of a packed dataset; that runs nobody's transform, and so may be done in any thread.
 
         Args:
             ask: the batch.
-            check: called before each sample; what it raises ends the reading.
             wanted: what ``ask_for`` has given for its numbers, where they were asked for ahead.
         """
-        data: PackedDataset = self.data
-        start = perf_counter()
-        try:
-            return Read(data.read_batch(wanted or ask.numbers, check), ask.numbers, [], perf_counter() - start)
-        except Exception:  # of whatever class: which sample it was, and whether it is alone, shows below
-            if not self._skips:
-                raise
-        sound, skipped = [], []
-        for number in ask.numbers:
-            check()
-            try:
-                data.read_batch([number])
-            except Exception as error:  # noqa: BLE001 - whatever it is, the user wants the others
-                skipped.append(Skip(self.name(number), _problem(error)))
-            else:
-                sound.append(number)
-        pieces = data.read_batch(sound, check) if sound else None
-        return Read(pieces, sound, skipped, perf_counter() - start)
+        return BatchRead(self.data, ask.numbers, wanted, skips=self._skips)
 
     def finish(self, ask: Ask, read: Read, check: Callable[[], object] = _nothing) -> Made:
         """Call the transforms and put the batch together; in the thread that the transforms belong to."""
@@ -145,7 +212,7 @@ class BatchMaker:
                     if not self._skips:
                         error.add_note(f"in sample {number} of {type(self.data).__name__}")
                         raise
-                    skipped.append(Skip(self.name(number), _problem(error)))
+                    skipped.append(Skip(name_of(self.data, number), _problem(error)))
             made_s = perf_counter()
             batch = self._collate(samples) if samples else None
         return Made(batch, len(samples), skipped, ask.used, Work(made_s - start, perf_counter() - made_s))
@@ -157,9 +224,10 @@ class BatchMaker:
     def _generators(self) -> contextlib.AbstractContextManager[None]:
         return kept_generators() if self._keeps_generators else contextlib.nullcontext()
 
-    def name(self, number: int) -> str:
-        """What a sample is called in messages."""
-        return self.data.names[number] if isinstance(self.data, PackedDataset) else f"{type(self.data).__name__}[{number}]"
+
+def name_of(data: Any, number: int) -> str:
+    """What a sample is called in messages."""
+    return data.names[number] if isinstance(data, PackedDataset) else f"{type(data).__name__}[{number}]"
 
 
 def _problem(error: Exception) -> str:

@@ -25,7 +25,7 @@ from packer.decode import ReadOptions
 from packer.errors import DatasetError
 from packer.index import Names, Record
 from packer.model import DEFAULT_MAX_PIXELS, TYPES_BY_NAME
-from packer.samples import Pieces, SampleReader, Wanted
+from packer.samples import Pieces, Reading, SampleReader, Wanted
 from packer.selection import are_several, as_numbers, places_of_classes, split_places
 from packer.store import SampleView, Store
 from packer.tensors import Dataset, stack
@@ -303,21 +303,26 @@ class PackedDataset(Dataset):
         """Whether the first sample is an array and not a picture; without looking at the others."""
         return len(self) > 0 and self._store.index[self._number(0)].type == TYPES_BY_NAME["npy"].code
 
-    def read_batch(self, indices: Any, check: Callable[[], object] = lambda: None) -> Pieces:
-        """The first half of a batch, for loaders: its samples, read and decoded. No transform is called, so any thread may.
+    def begin_batch(self, indices: Any) -> Reading:
+        """The first half of a batch, for loaders: its samples, to be read and decoded, by any thread: no transform is called.
 
         Args:
             indices: numbers of the samples, at least one; or what ``ask_for`` has given for them.
-            check: called before each sample; what it raises ends the reading.
+        """
+        wanted = indices if isinstance(indices, Wanted) else self.ask_for(indices)
+        if not wanted.numbers:
+            raise IndexError("a batch of no samples")
+        return self._reader.begin(wanted, as_list=self.transform is not None)
+
+    def read_batch(self, indices: Any) -> Pieces:
+        """The first half at once, in this thread.
 
         Raises:
             DatasetError, OptionError, MixedBatchError: as ``data[[...]]``.
         """
-        numbers, records = indices if isinstance(indices, Wanted) else self.ask_for(indices)
-        if not numbers:
-            raise IndexError("a batch of no samples")
-        read = self._reader.batch if self.transform is None else self._reader.several
-        return Pieces(numbers, records, read(numbers, records, check))
+        reading = self.begin_batch(indices)
+        reading.fill(reading.places, lambda: None)
+        return reading.pieces()
 
     def finish_batch(
         self,
@@ -328,7 +333,7 @@ class PackedDataset(Dataset):
         """The second half: transforms are called, and the batch is put together.
 
         Args:
-            pieces: of ``read_batch``.
+            pieces: of ``read_batch`` or ``begin_batch``.
             before: called with the number of each sample before its transforms.
             failed: told the name of a sample whose transforms raise, and the error; the sample is then left out. ``None``: the
                 error is raised.

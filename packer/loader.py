@@ -9,6 +9,10 @@
 Reading, decoders and copies let other threads run (they release Python's global lock), so threads do what worker processes
 are for: nothing is forked, pickled or sent through /dev/shm, and nothing can be killed for want of it. What holds the lock is
 a transform in Python: where that takes longer than decoding, ``make_loader`` with its worker processes is faster.
+
+All threads fill one batch, each a part of it, and then the next. So the first is there soon, and four or five are in memory at
+once, on a machine of 64 CPUs as on one of two; with a batch for each thread that was 67. Only batches so small that a part
+would be done before a thread has taken it are filled by one thread each.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 
-from packer.batchmaker import BatchMaker, Read
+from packer.batchmaker import BatchMaker, BatchRead, Read
 from packer.cpus import available_cpus
 from packer.datasets import PackedDataset
 from packer.epochs import Ask, Epochs, InEpochs
@@ -34,7 +38,7 @@ from packer.tensors import PinnedBuffers, has_pinned_memory, pinned
 
 __all__ = ["Loader", "ReadThreads"]
 
-_READY = 2  # batches more than threads: one is trained on, one waits for the loop
+_READY = 2  # batches beside those that the threads are at: one is trained on, one waits for the loop
 _POLL_S = 0.2
 
 
@@ -155,7 +159,7 @@ class ReadThreads:
     """Threads that read batches a few ahead. A context: they end with it, within one sample.
 
     Args:
-        maker: whose ``read`` they call.
+        maker: of the batches.
         count: how many.
     """
 
@@ -164,7 +168,7 @@ class ReadThreads:
     # No ThreadPoolExecutor: when the interpreter ends while an iterator lives, it first makes all that was ever asked for.
     def __init__(self, maker: BatchMaker, count: int) -> None:
         self._maker = maker
-        self._asked: SimpleQueue[tuple[Ask, Wanted, Future[Read]] | None] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[BatchRead, range, Future[Read]] | None] = SimpleQueue()
         self._ends = False
         self._main_thread = threading.main_thread()
         self._threads = [threading.Thread(target=self._work, name=f"packer-loader-{i}") for i in range(count)]
@@ -193,20 +197,36 @@ class ReadThreads:
         Raises:
             Exception: whatever reading the batch that is next has raised.
         """
-        pending: deque[tuple[Ask, Future[Read]]] = deque()
+        ahead: deque[tuple[Ask, Wanted]] = deque()
+        pending: deque[tuple[Ask, int, Future[Read]]] = deque()
         while True:
-            while len(pending) < len(self._threads) + _READY and (ask := next(asks, None)):
-                wanted = self._maker.data.ask_for(ask.numbers)
-                future: Future[Read] = Future()
-                self._asked.put((ask, wanted, future))
-                pending.append((ask, future))
+            # A disk or server is told of more batches than have memory already: it may take longer than a batch is trained on.
+            while len(ahead) + len(pending) < len(self._threads) + _READY and (ask := next(asks, None)):
+                ahead.append((ask, self._maker.data.ask_for(ask.numbers)))
+            while ahead and self._want_more([parts for _, parts, _ in pending]):
+                pending.append(self._begin(*ahead.popleft()))
             if not pending:
                 return
-            ask, future = pending.popleft()
+            ask, _, future = pending.popleft()
             result = ask, future.result()
             del future
             yield result
             del result
+
+    def _want_more(self, parts: list[int]) -> bool:
+        """Whether to begin another batch, where so many parts of batches were given out: beside those that become ready there
+        is one for each thread.
+        """
+        return sum(parts[:-_READY]) < len(self._threads)
+
+    def _begin(self, ask: Ask, wanted: Wanted) -> tuple[Ask, int, Future[Read]]:
+        """Give a batch out in parts: the batch, how many there are, and what becomes of it."""
+        batch = self._maker.begin(ask, wanted)
+        future: Future[Read] = Future()
+        parts = batch.parts(len(self._threads))
+        for places in parts:
+            self._asked.put((batch, places, future))
+        return ask, len(parts), future
 
     def _work(self) -> None:
         while not self._ends:
@@ -218,12 +238,13 @@ class ReadThreads:
                 continue
             if task is None:
                 return
-            ask, wanted, future = task
+            batch, places, future = task
             try:
-                future.set_result(self._maker.read(ask, self._check, wanted))
+                if batch.fill(places, self._check):
+                    future.set_result(batch.result(self._check))
             except BaseException as error:  # noqa: BLE001 - the loop raises it, when it comes to this batch
                 future.set_exception(error)
-            del task, ask, wanted, future  # the batch is the loop's alone
+            del task, batch, future  # the batch is the loop's alone
 
     def _check(self) -> None:
         if self._ends or not self._main_thread.is_alive():

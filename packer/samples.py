@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from packer.batches import fill_batch, read_arrays
+from packer.batches import ArrayBatch, Filling, ListBatch, NpyBatch
 from packer.buffers import BufferPool
 from packer.decode import ReadOptions, decode_array, decode_picture
 from packer.errors import DatasetError, OptionError
@@ -16,9 +19,13 @@ from packer.model import TYPES_BY_NAME
 from packer.store import Store
 from packer.tensors import PinnedBuffers, tensor_maker
 
-__all__ = ["Pieces", "SampleReader", "Wanted"]
+__all__ = ["Pieces", "Reading", "SampleReader", "Wanted"]
 
 _NPY = TYPES_BY_NAME["npy"].code
+
+# What a part of a batch has at least: to hand it to a thread takes 20 us, in which no other thread runs Python.
+_PART_BYTES = 2 << 20  # read in 0.3 ms
+_DECODED_PART_BYTES = 128 << 10  # of files, decoded in 1 to 2 ms
 
 
 class Wanted(NamedTuple):
@@ -40,6 +47,55 @@ class Pieces(NamedTuple):
     numbers: Sequence[int]
     records: Sequence[Record]
     data: Any
+
+
+class Reading:
+    """A batch that is being read, by one thread or by several, each with a part of it.
+
+    Args:
+        wanted: its samples, at least one.
+        filling: what they come into.
+        part_bytes: of files, at least, in a part.
+        as_tensor: turns an array into what is given out.
+
+    Attributes:
+        places: of all its samples.
+    """
+
+    def __init__(self, wanted: Wanted, filling: Filling, part_bytes: int, as_tensor: Callable[[NDArray[Any]], Any]) -> None:
+        self.places = range(len(wanted.numbers))
+        self._wanted = wanted
+        self._filling = filling
+        self._part_bytes = part_bytes
+        self._as_tensor = as_tensor
+
+    def fill(self, places: range, check: Callable[[], object]) -> None:
+        """Read and decode the samples at some places. Threads may do so at once, each with places of its own.
+
+        Args:
+            places: what of the batch.
+            check: called before each sample; what it raises ends the reading.
+
+        Raises:
+            DatasetError, OptionError: as ``SampleReader.one``.
+        """
+        self._filling.fill(places, check)
+
+    def parts(self, most: int) -> list[range]:
+        """Places for at most so many threads, all that there are; fewer parts where these would be small."""
+        size = sum(record.size for record in self._wanted.records)
+        count = max(1, min(most, len(self.places), size // self._part_bytes))
+        bounds = [len(self.places) * part // count for part in range(count + 1)]
+        return [range(start, stop) for start, stop in pairwise(bounds)]
+
+    def pieces(self) -> Pieces:
+        """What was read, when all places are filled.
+
+        Raises:
+            MixedBatchError: the samples differ in shape or dtype.
+        """
+        data = self._filling.result()
+        return Pieces(*self._wanted, self._as_tensor(data) if isinstance(data, np.ndarray) else data)
 
 
 class SampleReader:
@@ -85,41 +141,39 @@ class SampleReader:
         data = self._decode(number, record)
         return self.as_tensor(np.asarray(data, order="C")) if isinstance(data, np.ndarray) else data
 
-    def several(self, numbers: Sequence[int], records: Sequence[Record], check: Callable[[], object]) -> list[Any]:
-        """Samples as a list, each as ``one`` gives it; ``check`` is called before each."""
-        samples = []
-        for number, record in zip(numbers, records, strict=True):
-            check()
-            samples.append(self.one(number, record))
-        return samples
-
-    def batch(self, numbers: Sequence[int], records: Sequence[Record], check: Callable[[], object]) -> Any:
-        """Samples as one array or tensor, shape (samples, ...); as a list where they are bytes or PIL images.
+    def begin(self, wanted: Wanted, *, as_list: bool) -> Reading:
+        """Begin a batch: one array or tensor of shape (samples, ...); a list where samples are bytes or PIL images.
 
         Args:
-            numbers: of the samples.
-            records: of the samples.
-            check: called before each sample; what it raises ends the reading.
-
-        Raises:
-            MixedBatchError: they differ in shape or dtype.
-            DatasetError: as ``one``.
-            OptionError: as ``one``.
+            wanted: its samples, at least one.
+            as_list: samples as a list all the same, each as ``one`` gives it.
         """
-        output = self._options.output
-        are_arrays = all(record.type == _NPY for record in records)
-        if output == "bytes" or (output == "pil" and not are_arrays):
-            return self.several(numbers, records, check)
-        batch = read_arrays(self._store, numbers, records, self._buffers, check) if are_arrays else None
-        if batch is None:
-            arrays = self._decoded(numbers, records, check)
-            batch = fill_batch(arrays, len(numbers), lambda i: self._store.name(numbers[i]), self._buffers)
-        return self.as_tensor(batch)
+        numbers, records = wanted
 
-    def _decoded(self, numbers: Sequence[int], records: Sequence[Record], check: Callable[[], object]) -> Iterator[Any]:
-        for number, record in zip(numbers, records, strict=True):
-            check()
-            yield self._decode(number, record)
+        def decode(place: int) -> Any:
+            return self._decode(numbers[place], records[place])
+
+        def name(place: int) -> str:
+            return self._store.name(numbers[place])
+
+        gives_bytes, are_arrays = self._options.output == "bytes", all(record.type == _NPY for record in records)
+        filling: Filling
+        if as_list or gives_bytes or (self._options.output == "pil" and not are_arrays):
+            filling = ListBatch(len(numbers), lambda place: self.one(numbers[place], records[place]))
+        elif are_arrays:
+            filling = NpyBatch(self._store, numbers, records, decode, name, self._allocate)
+        else:
+            filling = ArrayBatch(len(numbers), decode, name, self._allocate)
+        part_bytes = _PART_BYTES if gives_bytes or are_arrays else _DECODED_PART_BYTES
+        return Reading(wanted, filling, part_bytes, self.as_tensor)
+
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        try:
+            return self._buffers.empty(shape, dtype)
+        except MemoryError:
+            size = math.prod(shape) * dtype.itemsize
+            problem = f"not enough memory for a batch of {shape[0]:,} samples, {size:,} bytes"
+            raise DatasetError.at(self._store.path, problem) from None
 
     def _decode(self, number: int, record: Record) -> Any:
         """A PIL image, or an array with the axes in which it is given out."""

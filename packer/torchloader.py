@@ -35,10 +35,11 @@ import logging
 import multiprocessing
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from functools import partial
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from packer.batchmaker import BatchMaker
+from packer.batchmaker import BatchMaker, name_of
 from packer.cpus import available_cpus
 from packer.datasets import PackedDataset
 from packer.deathwatch import NOTHING_LEFT, WorkerDeathError, begin, dead_workers, next_batch
@@ -340,7 +341,7 @@ class _Batches:
     def begin_worker(self, worker: int) -> None:
         """This is a worker now: what it says goes to the main process."""
         self._worker = worker
-        self._maker.ear = Ear(self._maker.name)
+        self._maker.ear = Ear(partial(name_of, self._maker.data))
         self._maker.ear.install()
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from packer import Loader, open_dataset
+from packer.samples import Reading
 from tests.endings import Stem
 from tests.inputs import pack_here
 from tests.loading import array_tree, fails_at, made
@@ -129,16 +130,16 @@ def test_an_iterator_that_one_of_its_own_threads_collects_ends_quietly(arrays: P
     """The garbage collector runs in whichever thread allocates."""
     data = open_dataset(arrays)
     let_go, collected = threading.Event(), threading.Event()
-    read_batch = type(data).read_batch
+    fill = Reading.fill
 
-    def collecting(self: Any, indices: Any, *arguments: Any) -> Any:
-        if threading.current_thread() is not threading.main_thread() and indices.numbers[0] >= 4:
+    def collecting(self: Any, *arguments: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread() and self._wanted.numbers[0] >= 4:
             let_go.wait(30)
             gc.collect()
             collected.set()
-        return read_batch(self, indices, *arguments)
+        return fill(self, *arguments)
 
-    monkeypatch.setattr(type(data), "read_batch", collecting)
+    monkeypatch.setattr(Reading, "fill", collecting)
     problems: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda hook: problems.append(hook.exc_value))
     held: list[Any] = [iter(Loader(data, 4, threads=1))]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from xxhash import xxh3_64_intdigest
 
-from packer.batches import fill_batch
+from packer.batches import ArrayBatch
 from packer.bench.loading import HAS_TORCH, Source, collate, read_batches
 from packer.bench.proof import Truth, digest_sum
 from packer.bench.results import ARRAY_READER, LIMIT, PILLOW
@@ -84,7 +84,9 @@ class Decoder:
         as_tensor = tensor_maker(OUTPUT)
         if not self.uniform:
             return [as_tensor(array) for array in arrays]
-        return as_tensor(fill_batch(arrays, len(numbers), str, buffers))
+        filling = ArrayBatch(len(numbers), lambda place: next(arrays), str, buffers.empty)
+        filling.fill(range(len(numbers)), lambda: None)
+        return as_tensor(filling.result())
 
 
 def read_file(path: str) -> bytes:
