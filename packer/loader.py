@@ -200,11 +200,13 @@ class ReadThreads:
         ahead: deque[tuple[Ask, Wanted]] = deque()
         pending: deque[tuple[Ask, int, Future[Read]]] = deque()
         while True:
-            # A disk or server is told of more batches than have memory already: it may take longer than a batch is trained on.
-            while len(ahead) + len(pending) < len(self._threads) + _READY and (ask := next(asks, None)):
+            while True:
+                while ahead and self._want_more([parts for _, parts, _ in pending]):
+                    pending.append(self._begin(*ahead.popleft()))
+                # A disk or server is told of more batches than have memory: it may take longer than a batch is trained on.
+                if len(ahead) + len(pending) >= len(self._threads) + _READY or (ask := next(asks, None)) is None:
+                    break
                 ahead.append((ask, self._maker.data.ask_for(ask.numbers)))
-            while ahead and self._want_more([parts for _, parts, _ in pending]):
-                pending.append(self._begin(*ahead.popleft()))
             if not pending:
                 return
             ask, _, future = pending.popleft()
