@@ -108,7 +108,7 @@ class BatchRead:
                 skipped.append(Skip(name_of(data, number), _problem(error)))
             else:
                 sound.append(number)
-        pieces = data.read_batch(sound) if sound else None
+        pieces = data.read_batch(sound, check) if sound else None
         return Read(pieces, sound, skipped, perf_counter() - self._start_s)
 
 

@@ -314,14 +314,18 @@ class PackedDataset(Dataset):
             raise IndexError("a batch of no samples")
         return self._reader.begin(wanted, as_list=self.transform is not None)
 
-    def read_batch(self, indices: Any) -> Pieces:
+    def read_batch(self, indices: Any, check: Callable[[], object] = lambda: None) -> Pieces:
         """The first half at once, in this thread.
+
+        Args:
+            indices: as ``begin_batch`` takes them.
+            check: called before each sample; what it raises ends the reading.
 
         Raises:
             DatasetError, OptionError, MixedBatchError: as ``data[[...]]``.
         """
         reading = self.begin_batch(indices)
-        reading.fill(reading.places, lambda: None)
+        reading.fill(reading.places, check)
         return reading.pieces()
 
     def finish_batch(

@@ -156,15 +156,15 @@ class SampleReader:
         def name(place: int) -> str:
             return self._store.name(numbers[place])
 
-        gives_bytes, are_arrays = self._options.output == "bytes", all(record.type == _NPY for record in records)
+        are_arrays = all(record.type == _NPY for record in records)
         filling: Filling
-        if as_list or gives_bytes or (self._options.output == "pil" and not are_arrays):
+        if as_list or self._gives_bytes or (self._options.output == "pil" and not are_arrays):
             filling = ListBatch(len(numbers), lambda place: self.one(numbers[place], records[place]))
         elif are_arrays:
             filling = NpyBatch(self._store, numbers, records, decode, name, self._allocate)
         else:
             filling = ArrayBatch(len(numbers), decode, name, self._allocate)
-        part_bytes = _PART_BYTES if gives_bytes or are_arrays else _DECODED_PART_BYTES
+        part_bytes = _PART_BYTES if self._gives_bytes or are_arrays else _DECODED_PART_BYTES
         return Reading(wanted, filling, part_bytes, self.as_tensor)
 
     def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -215,6 +215,18 @@ def test_samples_of_several_parts_are_left_out(outputs: dict[str, Path], tmp_pat
     assert sorted(loader.skipped_samples) == sorted(names[i] for i in (0, 3, 6, 23))
 
 
+def test_a_batch_without_its_damaged_samples_can_be_ended_before_each_of_the_others(
+    outputs: dict[str, Path], tmp_path: Path
+) -> None:
+    """A loop that was left must not wait until a slow disk has given them all a second and a third time."""
+    batch = begin(damaged(outputs["arrays"], tmp_path / "damaged", [3]), list(range(8)), skips=True)
+    checks: list[int] = []
+    batch.fill(batch.places, lambda: None)
+    made = batch.result(lambda: checks.append(1))
+    assert made.numbers == [0, 1, 2, 4, 5, 6, 7]
+    assert len(checks) == 8 + 7
+
+
 @pytest.mark.parametrize("kind", MIXED)
 def test_samples_that_differ_are_named_the_same_whichever_is_read_first(tmp_path: Path, kind: str) -> None:
     contents, first, other = MIXED[kind]

@@ -80,12 +80,15 @@ class Decoder:
 
     def batch(self, numbers: list[int], payloads: Sequence[bytes], buffers: BufferPool) -> Any:
         """A batch; a list where the arrays differ in shape."""
-        arrays = (self.one(number, payload) for number, payload in zip(numbers, payloads, strict=True))
-        as_tensor = tensor_maker(OUTPUT)
+
+        def make(place: int) -> NDArray[Any]:
+            return self.one(numbers[place], payloads[place])
+
+        places, as_tensor = range(len(numbers)), tensor_maker(OUTPUT)
         if not self.uniform:
-            return [as_tensor(array) for array in arrays]
-        filling = ArrayBatch(len(numbers), lambda place: next(arrays), str, buffers.empty)
-        filling.fill(range(len(numbers)), lambda: None)
+            return [as_tensor(make(place)) for place in places]
+        filling = ArrayBatch(len(numbers), make, str, buffers.empty)
+        filling.fill(places, lambda: None)
         return as_tensor(filling.result())
 
 
