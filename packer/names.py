@@ -18,9 +18,12 @@ CANDIDATE_SUFFIXES = frozenset(
 """Extensions of files that are looked at, in lower case and without the dot."""
 
 USUAL_ENDINGS = frozenset(
-    b"." + spelled for suffix in CANDIDATE_SUFFIXES if len(suffix) in (3, 4) for spelled in (suffix, suffix.upper())
+    "." + spelled
+    for suffix in map(bytes.decode, CANDIDATE_SUFFIXES)
+    if len(suffix) in (3, 4)
+    for spelled in (suffix, suffix.upper())
 )
-"""The last four or five bytes of nearly every candidate's name, so that ``suffix_of`` need not be asked a million times."""
+"""The last four or five characters of nearly each candidate's name, so that ``suffix_of`` is not asked a million times."""
 
 SYSTEM_NAMES = frozenset(
     {b"__MACOSX", b"Thumbs.db", b"desktop.ini", b"@eaDir", b"$RECYCLE.BIN", b"System Volume Information", b"lost+found"}

@@ -27,7 +27,6 @@ from packer.names import CANDIDATE_SUFFIXES, SYSTEM_NAMES, USUAL_ENDINGS, clashe
 __all__ = ["is_packed_dataset", "scan"]
 
 _FOLDER, _REFUSED = -1, -2  # in place of a size
-_DOT = ord(".")
 _PROGRESS_EVERY = 256  # entries; a network folder may give a few hundred a second
 
 OnProgress = Callable[[int], None]
@@ -79,7 +78,7 @@ def scan(
     return _Scan(root, labels, leave_out, follow_links, known, on_progress).run()
 
 
-def is_packed_dataset(folder: Path) -> bool:
+def is_packed_dataset(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder is an output of packer."""
     return all(os.path.isfile(os.path.join(folder, name)) for name in ("manifest.json", "index.npy", "names.bin"))
 
@@ -116,11 +115,11 @@ class _Scan:
             raise InputError(f"{self._shown}: {error.strerror}") from error
         if not stat.S_ISDIR(info.st_mode):
             raise InputError(f"{self._shown}: a folder of image or .npy files is expected, this is a file")
-        if is_packed_dataset(Path(os.fsdecode(self._root))):
+        if is_packed_dataset(os.fsdecode(self._root)):
             raise InputError(f"{self._shown}: is a packed dataset already (`pack info` shows it)")
         here = (info.st_dev, info.st_ino)
         try:
-            entries = self._entries(b"")
+            entries = self._entries(b"", self._root)
         except OSError as error:
             raise InputError(f"{self._shown}: {error.strerror}") from error
         folders = [name for name, size in zip(entries.names, entries.sizes, strict=True) if size == _FOLDER]
@@ -218,7 +217,7 @@ class _Scan:
                     self._note_loop(name, "leads to a folder that another link leads to as well; followed once")
                     return None
                 self._linked_folders.add(here)
-            entries = self._entries(name)
+            entries = self._entries(name, path)
         except OSError as error:
             self._listing.refuse(name, self._current_label, "unreadable", f"folder: {error.strerror}")
             return None
@@ -227,27 +226,27 @@ class _Scan:
     def _note_loop(self, name: bytes, detail: str) -> None:
         self._listing.notes.append((name, Note("symlink_loop", detail)))
 
-    def _entries(self, folder: bytes) -> _Entries:
-        """What a folder holds. The loop is the larger half of a scan: nothing in it is done that need not be."""
-        names: list[bytes] = []
+    def _entries(self, folder: bytes, path: bytes) -> _Entries:
+        """What a folder at a path holds. The loop is the larger half of a scan: nothing in it is done that need not be."""
+        listed: list[str] = []
         sizes, mtimes = array("q"), array("q")
         others = 0
-        with os.scandir(os.path.join(self._root, folder) if folder else self._root) as found:
+        with _opened(path) as found:
             while some := list(islice(found, _PROGRESS_EVERY - self._seen % _PROGRESS_EVERY)):
                 for entry in some:
                     name = entry.name
                     try:
                         if (
                             (name[-4:] in USUAL_ENDINGS or name[-5:] in USUAL_ENDINGS)
-                            and name[0] != _DOT
+                            and name[0] != "."
                             and entry.is_file(follow_symlinks=False)
                         ):
                             info = entry.stat(follow_symlinks=False)
                             mtimes.append(info.st_mtime_ns)
                             sizes.append(info.st_size)
-                            names.append(name)
+                            listed.append(name)
                             continue
-                        size, mtime_ns = self._size_and_mtime(entry)
+                        size, mtime_ns = self._size_and_mtime(entry, path)
                     except OverflowError:
                         size, mtime_ns = info.st_size, _mtime_ns(info)
                     except OSError:
@@ -256,16 +255,17 @@ class _Scan:
                         others += size < 0
                         mtimes.append(mtime_ns)
                         sizes.append(size)
-                        names.append(name)
+                        listed.append(name)
                 self._count(len(some))
+        names = os.fsencode("/".join(listed)).split(b"/") if listed else []
         order = sorted(range(len(names)), key=names.__getitem__)
         names = [names[place] for place in order]
         prefix = folder + b"/" if folder else b""
-        for name, first in clashes(names):
+        for later, first in clashes(names):
             detail = (
                 f"differs from {display_name(first)} only in case or in how an accent is written; one file on macOS, Windows"
             )
-            self._listing.notes.append((prefix + name, Note("name_clash", detail)))
+            self._listing.notes.append((prefix + later, Note("name_clash", detail)))
         sizes, mtimes = array("q", [sizes[place] for place in order]), array("q", [mtimes[place] for place in order])
         return _Entries(names, sizes, mtimes, [place for place, size in enumerate(sizes) if size < 0] if others else [])
 
@@ -274,17 +274,18 @@ class _Scan:
         if self._on_progress and self._seen % _PROGRESS_EVERY == 0:
             self._on_progress(self._seen)
 
-    def _size_and_mtime(self, entry: os.DirEntry[bytes]) -> tuple[int | None, int]:
+    def _size_and_mtime(self, entry: os.DirEntry[str], folder: bytes) -> tuple[int | None, int]:
         """Of any entry; in place of the size what it is where it is no file, and ``None`` where it is not looked at."""
-        name = entry.name
+        name = os.fsencode(entry.name)
+        path = os.path.join(folder, name)
         if name.startswith(b".") or name in SYSTEM_NAMES:
             with contextlib.suppress(OSError):
-                if self._leave_out and entry.is_dir() and self._is_left_out(entry.path):
+                if self._leave_out and entry.is_dir() and self._is_left_out(path):
                     return None, 0
             self._listing.ignored["(hidden or system)"] += 1
             return None, 0
         if entry.is_dir():
-            return (None if self._is_left_out(entry.path) else _FOLDER), 0
+            return (None if self._is_left_out(path) else _FOLDER), 0
         suffix = suffix_of(name)
         if suffix not in CANDIDATE_SUFFIXES:
             self._listing.ignored[shown_suffix(suffix)] += 1
@@ -298,7 +299,7 @@ class _Scan:
         """Whether a folder is the output, or an output of before: its index.npy is no sample, and it is no class."""
         if self._leave_out and _identity(path) in self._leave_out:
             return True
-        if is_packed_dataset(Path(os.fsdecode(path))):
+        if is_packed_dataset(os.fsdecode(path)):
             self._listing.ignored["(packed dataset)"] += 1
             return True
         return False
@@ -332,6 +333,24 @@ class _Scan:
     def _refuse_outside(self, name: bytes, path: bytes) -> None:
         detail = f"a link that leaves the input ({_readlink(path)}); --follow-links follows it"
         self._listing.refuse(name, self._current_label, "unreadable", detail)
+
+
+@contextlib.contextmanager
+def _opened(folder: bytes) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """The entries of a folder, which are looked at by their names in it where the system can.
+
+    By whole paths the system goes through all folders above for each file: a twentieth of a scan, a tenth ten folders down.
+    """
+    if os.scandir not in os.supports_fd:
+        with os.scandir(os.fsdecode(folder)) as found:
+            yield found
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with os.scandir(descriptor) as found:
+            yield found
+    finally:
+        os.close(descriptor)
 
 
 def _mtime_ns(info: os.stat_result) -> int:

@@ -295,6 +295,26 @@ def test_no_system_file_is_named_like_a_candidate() -> None:
     assert [name for name in SYSTEM_NAMES if suffix_of(name) in CANDIDATE_SUFFIXES] == []
 
 
+def test_a_system_that_lists_no_descriptor_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "in", *(f"c/{part}/{i}.jpg" for part in ("", "d") for i in range(3)), "c/a.HeIc", "c/b.txt", "e/.x.jpg")
+    touch(tmp_path / "in", b"c/\xff\xfe.jpg", "c/ \n.png", "c/ä.jpg", "c/Ä.jpg", "c/\U0001f600.jpg", "Ä/x.jpg")
+    (tmp_path / "in/c/link.jpg").symlink_to("0.jpg")
+    (tmp_path / "in/c/out.jpg").symlink_to(tmp_path)
+    (tmp_path / "in/link").symlink_to("c/d")
+    packed = pack(write_tree(tmp_path / "in/packed", {"a.npy": npy([1])}), output=tmp_path / "in/c/output")
+    assert packed.samples == 1
+    shutil.rmtree(tmp_path / "in/packed")
+    assert os.scandir in os.supports_fd or sys.platform == "win32"
+    by_name = scan(tmp_path / "in")
+    monkeypatch.setattr(os, "supports_fd", os.supports_fd - {os.scandir})
+    by_path = scan(tmp_path / "in")
+    assert list(by_path) == list(by_name)
+    assert len(by_name) > 10
+    for part in ("classes", "refused", "ignored", "notes"):
+        assert getattr(by_path, part) == getattr(by_name, part)
+        assert getattr(by_name, part)
+
+
 def test_dots_in_names_are_no_obstacle(tmp_path: Path) -> None:
     touch(tmp_path, "c/img.1.jpg", "c/img.2.jpg", "c/v1.0 (final).png", "c.v2/a.jpg")
     assert names(scan(tmp_path)) == [b"c/img.1.jpg", b"c/img.2.jpg", b"c/v1.0 (final).png", b"c.v2/a.jpg"]
@@ -631,9 +651,8 @@ class Entry:
 
     INFO = os.stat(__file__)
 
-    def __init__(self, folder: bytes, name: bytes) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.path = folder + b"/" + name
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
         return False
@@ -653,11 +672,11 @@ def many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"classes/{i:02d}").mkdir(parents=True)
     scandir = os.scandir
 
-    def listing(folder: bytes) -> Any:
-        count = 100_000 if folder.endswith(b"/flat") else 1_000 if b"/classes/" in folder else 0
+    def listing(folder: str) -> Any:
+        count = 100_000 if folder.endswith("/flat") else 1_000 if "/classes/" in folder else 0
         if not count:
             return scandir(folder)
-        return nullcontext(Entry(folder, b"picture_%06d.jpg" % (i * 7919 % count)) for i in range(count))
+        return nullcontext(Entry(f"picture_{i * 7919 % count:06d}.jpg") for i in range(count))
 
     monkeypatch.setattr(os, "scandir", listing)
     return tmp_path
@@ -697,7 +716,7 @@ def _slow_scandir(scandir):  # type: ignore[no-untyped-def]
     """A listing that gives one entry a millisecond, as a network folder may."""
 
     class Slow:
-        def __init__(self, path: bytes) -> None:
+        def __init__(self, path: str) -> None:
             self._entries = scandir(path)
 
         def __enter__(self) -> Slow:
@@ -706,7 +725,7 @@ def _slow_scandir(scandir):  # type: ignore[no-untyped-def]
         def __exit__(self, *ignored: object) -> None:
             self._entries.close()
 
-        def __iter__(self) -> Iterator[os.DirEntry[bytes]]:
+        def __iter__(self) -> Iterator[os.DirEntry[str]]:
             for entry in self._entries:
                 time.sleep(0.001)
                 yield entry

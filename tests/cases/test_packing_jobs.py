@@ -96,7 +96,7 @@ def test_a_slow_scan_says_within_two_seconds_how_far_it_is(
     shown: list[tuple[float, str]] = []
 
     @contextlib.contextmanager
-    def slow_scandir(folder: bytes) -> Iterator[Any]:
+    def slow_scandir(folder: str) -> Iterator[Any]:
         with scandir(folder) as entries:
 
             def one_by_one() -> Iterator[Any]:
