@@ -175,7 +175,6 @@ class Store:
         cache, extents, labels, verify = self.cache, self.extents, self._valid_labels, self.verify
         scratch = bytearray(0 if self.manifest.header else len(header))
         ahead = (memoryview(scratch),) if scratch else ()
-        begin = xxhash.xxh3_64(header)
         size = len(rows) // len(records)
         whole, end = len(scratch) + size, 0
         for number, record in zip(numbers, records, strict=True):
@@ -185,19 +184,28 @@ class Store:
                 raise self._no_label(number, record)
         for number, record in zip(numbers, records, strict=True):
             check()
-            row, end = rows[end : end + size], end + size
+            start, end = end, end + size
+            row = rows[start:end]
             is_kept = cache is not None and self._has_filled(number, record, cache, scratch, row)
             if not is_kept:
                 try:
-                    extents.read_into(record.shard, record.offset, *ahead, row)
+                    extents.read_into(record.shard, record.offset, whole, (*ahead, row))
                 except (DatasetError, OSError) as error:
                     self._fail(number, record, error)
             if scratch and scratch != header:
                 return False
             if verify and not is_kept:
-                digest = begin.copy()
-                digest.update(row)
-                if digest.intdigest() != record.digest:
+                room = start - len(header)
+                if room < 0:
+                    digest = payload_digest(header, row)
+                else:
+                    # The header is laid before the elements meanwhile: in one piece 600 kB that were just read are digested in
+                    # 26 us, behind a header that lies elsewhere in 36.
+                    kept = rows[room:start].tobytes()
+                    rows[room:start] = header
+                    digest = xxhash.xxh3_64_intdigest(rows[room:end])
+                    rows[room:start] = kept
+                if digest != record.digest:
                     raise self._other_bytes(number, record)
             if cache is not None and not is_kept:
                 self._keep(number, record, header, row, cache)
