@@ -106,6 +106,9 @@ class _WorkerHere:
         # By the way that an answer takes from a worker.
         return [decode_verdict(encode_verdict(verdict)) for verdict in verdicts]
 
+    def tick(self, seconds: float) -> None:
+        """Nothing is ended."""
+
     def stop(self) -> None:
         """Nothing was started."""
 
