@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,20 @@ def stem(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stem]:
     stem.end()
 
 
+@pytest.fixture
+def left() -> Callable[[], list[str]]:
+    """Names the processes and threads that were not there when the test began: a loader that another test has left in a circle
+    of references ends when the garbage collector comes to it.
+    """
+    before = set(ours())
+    return lambda: [one.name for one in ours() if one not in before]
+
+
+def ours() -> list[threading.Thread | BaseProcess]:
+    threads = [thread for thread in threading.enumerate() if "packer" in thread.name]
+    return [*threads, *multiprocessing.active_children()]
+
+
 def script(arrays: Path, kind: str, rest: str) -> str:
     return MAKE.format(path=str(arrays), kind=kind) + rest
 
@@ -98,7 +113,9 @@ def test_the_next_epoch_after_a_loop_that_was_left_does_not_wait_for_the_batches
 
 
 @pytest.mark.parametrize("kind", ["2 threads", "0 workers", "2 workers"])
-def test_a_loop_that_raises_leaves_nothing_though_its_frames_are_kept(kind: str, arrays: Path) -> None:
+def test_a_loop_that_raises_leaves_nothing_though_its_frames_are_kept(
+    kind: str, arrays: Path, left: Callable[[], list[str]]
+) -> None:
     loader = made(kind, open_dataset(arrays), **({"persistent_workers": False} if kind == "2 workers" else {}))
 
     def loop() -> None:
@@ -108,25 +125,21 @@ def test_a_loop_that_raises_leaves_nothing_though_its_frames_are_kept(kind: str,
     with pytest.raises(ValueError, match="in the training") as kept:
         loop()
     assert kept.tb is not None
-    assert multiprocessing.active_children() == []
-    assert packer_threads() == []
+    assert left() == []
 
 
 @pytest.mark.parametrize("kind", ["2 threads", "2 workers"])
-def test_a_transform_that_raises_leaves_nothing(kind: str, arrays: Path) -> None:
+def test_a_transform_that_raises_leaves_nothing(kind: str, arrays: Path, left: Callable[[], list[str]]) -> None:
     data = open_dataset(arrays, transform=fails_at(5))
     loader = made(kind, data, **({"persistent_workers": False} if kind == "2 workers" else {}))
     with pytest.raises(ValueError, match="not this one"):
         list(loader)
-    assert multiprocessing.active_children() == []
-    assert packer_threads() == []
+    assert left() == []
 
 
-def packer_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if "packer" in thread.name]
-
-
-def test_an_iterator_that_one_of_its_own_threads_collects_ends_quietly(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iterator_that_one_of_its_own_threads_collects_ends_quietly(
+    arrays: Path, left: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The garbage collector runs in whichever thread allocates."""
     data = open_dataset(arrays)
     let_go, collected = threading.Event(), threading.Event()
@@ -155,10 +168,12 @@ def test_an_iterator_that_one_of_its_own_threads_collects_ends_quietly(arrays: P
     for thread in threading.enumerate():
         if "packer" in thread.name:
             thread.join(30)
-    assert (packer_threads(), problems) == ([], [])
+    assert (left(), problems) == ([], [])
 
 
-def test_threads_that_cannot_all_be_started_are_ended(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_cannot_all_be_started_are_ended(
+    arrays: Path, left: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the process may have no more of them."""
     start, count = threading.Thread.start, []
 
@@ -174,7 +189,7 @@ def test_threads_that_cannot_all_be_started_are_ended(arrays: Path, monkeypatch:
         list(Loader(open_dataset(arrays), 4, threads=3))
     for thread in count[:2]:
         thread.join(1)
-    assert packer_threads() == []
+    assert left() == []
 
 
 # ----------------------------------------------------------------------------------------------------------- the program ends
