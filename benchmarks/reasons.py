@@ -59,20 +59,20 @@ REASONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^reading, arrays: batches, \w+ against (np\.load a file|FFCV)$",
-        "A DataLoader without workers has one thread: to read and digest known ranges alone gives 6.3 times np.load and 0.91 "
+        "A DataLoader without workers has one thread: to read and digest known ranges alone gives 4.4 times np.load and 0.88 "
         "times FFCV, which reads with a thread for each CPU beside the process. packer.Loader does so, too.",
     ),
     (
         r"^reading, arrays: packer\.Loader, \w+ against (np\.load a file|FFCV)$",
-        "FFCV: three runs of the day gave 1.20 to 1.25 for hdf5, 1.19 to 1.43 for lmdb and 1.33 to 1.46 for webdataset; in a "
-        "process of its own one format is as fast as another. FFCV compares nothing with a digest: without that packer.Loader "
-        "has 1.2 times its rate. FFCV's start takes about 0.08 s of an epoch; with half the arrays these rows had 1.4 to 1.8. "
-        "np.load takes fresh memory for each batch: 144 page faults a sample, which cost 1 to 4 µs each on this machine, from "
-        "one hour to the next. In nine runs of two days it had 920 to 2,310 arrays/s, packer.Loader 8,800 to 12,900.",
+        "FFCV compares nothing with a digest: without that packer.Loader has 1.2 times its rate. FFCV's start takes about "
+        "0.08 s of an epoch; with half the arrays these rows had 1.4 to 1.8. Which format is the fastest changes from run to "
+        "run: how Linux holds a file in memory, in small or large pieces, is a tenth. np.load takes fresh memory for each "
+        "batch: 144 page faults a sample, which cost 1 to 4 µs each on this machine, from one hour to the next.",
     ),
     (
         r"^reading, pictures: batches 500 x 375, \w+ against (Pillow 500 x 375|FFCV)$",
-        "Rounds differ by a third, and the budget lies within them; packer.Loader keeps it.",
+        "Batches of worker processes come through shared memory, fresh pages each, and the process that receives them needs "
+        "one of the two cores as well; packer.Loader has neither, and keeps it.",
     ),
     (
         r"^reading, pictures: packer\.Loader 2000 x 1500, \w+ against Pillow 2000 x 1500$",
@@ -84,7 +84,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^scanning: scan against find -printf$",
-        "The rounds reach from 1.7 to 3.0, since find itself took 1.5 to 2.3 s. By CPU time it was 2.2 on a machine without "
+        "The rounds reach from 1.7 to 3.0, since find itself took 1.3 to 2.3 s. By CPU time it was 2.2 on a machine without "
         "other work.",
     ),
 )
