@@ -4,7 +4,7 @@ Order: path components compared as bytes, one after the other (``dog/…`` befor
 paths would turn round). The class order, and so every label, is then that of torchvision's ``ImageFolder``, whatever the
 file system, the locale and the order in which the files were made.
 
-At most one stat a file. Nothing is opened.
+At most one stat a file. No file is opened, only folders.
 """
 
 from __future__ import annotations
