@@ -115,7 +115,7 @@ class _Scan:
             raise InputError(f"{self._shown}: {error.strerror}") from error
         if not stat.S_ISDIR(info.st_mode):
             raise InputError(f"{self._shown}: a folder of image or .npy files is expected, this is a file")
-        if is_packed_dataset(os.fsdecode(self._root)):
+        if is_packed_dataset(self._shown):
             raise InputError(f"{self._shown}: is a packed dataset already (`pack info` shows it)")
         here = (info.st_dev, info.st_ino)
         try:
@@ -231,7 +231,7 @@ class _Scan:
         listed: list[str] = []
         sizes, mtimes = array("q"), array("q")
         others = 0
-        with _opened(path) as found:
+        with _scandir(path) as found:
             while some := list(islice(found, _PROGRESS_EVERY - self._seen % _PROGRESS_EVERY)):
                 for entry in some:
                     name = entry.name
@@ -277,15 +277,14 @@ class _Scan:
     def _size_and_mtime(self, entry: os.DirEntry[str], folder: bytes) -> tuple[int | None, int]:
         """Of any entry; in place of the size what it is where it is no file, and ``None`` where it is not looked at."""
         name = os.fsencode(entry.name)
-        path = os.path.join(folder, name)
         if name.startswith(b".") or name in SYSTEM_NAMES:
             with contextlib.suppress(OSError):
-                if self._leave_out and entry.is_dir() and self._is_left_out(path):
+                if self._leave_out and entry.is_dir() and self._is_left_out(os.path.join(folder, name)):
                     return None, 0
             self._listing.ignored["(hidden or system)"] += 1
             return None, 0
         if entry.is_dir():
-            return (None if self._is_left_out(path) else _FOLDER), 0
+            return (None if self._is_left_out(os.path.join(folder, name)) else _FOLDER), 0
         suffix = suffix_of(name)
         if suffix not in CANDIDATE_SUFFIXES:
             self._listing.ignored[shown_suffix(suffix)] += 1
@@ -336,7 +335,7 @@ class _Scan:
 
 
 @contextlib.contextmanager
-def _opened(folder: bytes) -> Iterator[Iterator[os.DirEntry[str]]]:
+def _scandir(folder: bytes) -> Iterator[Iterator[os.DirEntry[str]]]:
     """The entries of a folder, which are looked at by their names in it where the system can.
 
     By whole paths the system goes through all folders above for each file: a twentieth of a scan, a tenth ten folders down.
